@@ -1,0 +1,2 @@
+//! Runtime of the example guests.
+#![no_std]

@@ -1,0 +1,61 @@
+//! How waiters reach the hypervisor: the [`Hypervisor`] trait and its implementations.
+//!
+//! Three independent abilities (knowing who is preempted, yielding, halting and kicking), since hosts offer any
+//! subset of them.
+
+use crate::cpu::CpuId;
+
+mod native;
+
+pub use native::Native;
+
+/// What a directed yield did, as far as the caller can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Yielded {
+    /// The caller's vCPU was really scheduled out in between (its own steal-time `version` moved).
+    Moved,
+    /// Nothing happened: there was nobody to yield to.
+    Nothing,
+}
+
+/// What a virtual machine's host can do for a waiter. Static methods on a zero-sized type.
+///
+/// Whatever it answers, a lock stays a lock: each ability may be absent, late, or without effect.
+pub trait Hypervisor: 'static {
+    /// Whether [`is_preempted`](Self::is_preempted) can ever answer yes. `false` means *unknown*, not "running": waiters
+    /// then trust no owner to be running for longer than a finite spin budget.
+    fn sees_preempted() -> bool;
+
+    /// Whether the host has `cpu` off a physical CPU right now (preempted, or idle in HLT).
+    ///
+    /// A hint that may be old by the time it is read. `false` for a CPU that nothing is known of. No memory ordering.
+    fn is_preempted(cpu: CpuId) -> bool;
+
+    /// Whether [`yield_to`](Self::yield_to) can have an effect.
+    fn can_yield() -> bool;
+
+    /// Gives the rest of the caller's time slice to `cpu`, which reads as preempted. Never call it with the caller's own CPU.
+    ///
+    /// The caller stays runnable. Costs a VM exit (1 µs on silicon, 100 µs when nested).
+    fn yield_to(cpu: CpuId) -> Yielded;
+
+    /// Whether any CPU may ever be in [`halt`](Self::halt). While `false`, unlocking is a plain store.
+    ///
+    /// Must not change from `false` to `true` once a second CPU runs: an unlocker that read `false` would wake nobody.
+    fn can_halt() -> bool;
+
+    /// Whether `cpu` may halt now: it has said that it can be kicked. Only asked when [`can_halt`](Self::can_halt).
+    fn may_halt(cpu: CpuId) -> bool;
+
+    /// Stops the calling vCPU until it is kicked or, with `irqs_on`, until an interrupt arrives. May return for no reason.
+    ///
+    /// Called with interrupts off. With `irqs_on` they are turned on in one step with halting (`sti; hlt`) and are on when it
+    /// returns; otherwise they stay off. A kick that came before the halt ends it at once (kicks are sticky).
+    fn halt(irqs_on: bool);
+
+    /// Wakes `cpu` from [`halt`](Self::halt), or makes its next one return at once.
+    ///
+    /// Everything written before the call is seen by the woken CPU once it has also read the lock's own word.
+    fn kick(cpu: CpuId);
+}

@@ -1,0 +1,107 @@
+//! Event counters per CPU, behind the feature `stats`. Without it every call compiles to nothing.
+
+use crate::cpu::CpuId;
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+use crate::cpu::MAX_CPUS;
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident $field:ident,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter { $($(#[$doc])* $variant,)* }
+
+        /// The counters of one CPU, or a sum over CPUs, since the last [`reset`].
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Snapshot { $($(#[$doc])* pub $field: u64,)* }
+
+        impl Snapshot {
+            /// Every counter with its name, in a fixed order.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+
+            #[cfg(all(feature = "stats", not(pvlock_loom)))]
+            fn add(&mut self, row: &Row) {
+                // ORDERING: none needed, each counter stands alone.
+                $(self.$field = self.$field.wrapping_add(row.0[Counter::$variant as usize].load(Relaxed));)*
+            }
+        }
+
+        #[cfg(all(feature = "stats", not(pvlock_loom)))]
+        const COUNTERS: usize = [$(stringify!($field)),*].len();
+    };
+}
+
+counters! {
+    /// Acquisitions that did not succeed on the first attempt.
+    SlowPath slow_paths,
+    /// Times a waiter joined a queue.
+    Queued queued,
+    /// Waiters that found no free queue node (more than four nested waits) and waited without one.
+    NoNode no_node,
+    /// Times a waiter saw the owner, or the waiter before it, preempted.
+    PreemptedSeen preempted_seen,
+    /// Directed yields asked for.
+    Yield yields,
+    /// Directed yields after which the caller had not been scheduled out.
+    FruitlessYield fruitless_yields,
+    /// Waits in which yielding was given up after three fruitless tries.
+    BailOut bail_outs,
+    /// Times a waiter halted its vCPU.
+    Halt halts,
+    /// Halts that returned while the wait was not over.
+    SpuriousWake spurious_wakes,
+    /// Kicks sent to a halted waiter.
+    Kick kicks,
+    /// Times a head waiter reserved the lock for itself, so that nobody passes it any more.
+    Reserve reserves,
+    /// Locks taken past a queue that had waiters.
+    Pass passes,
+    /// Foreign waits in which a preempted vCPU was boosted.
+    Boost boosts,
+}
+
+/// One cache line or more per CPU, so that counting does not make CPUs share lines.
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+#[repr(align(64))]
+struct Row([AtomicU64; COUNTERS]);
+
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+static ROWS: [Row; MAX_CPUS] = [const { Row([const { AtomicU64::new(0) }; COUNTERS]) }; MAX_CPUS];
+
+/// Counts one event on `cpu`; lockers that do not know their CPU are not counted.
+#[inline(always)]
+#[cfg_attr(any(not(feature = "stats"), pvlock_loom), expect(unused_variables, reason = "counts nothing in this build"))]
+pub(crate) fn count(cpu: Option<CpuId>, counter: Counter) {
+    #[cfg(all(feature = "stats", not(pvlock_loom)))]
+    if let Some(cpu) = cpu {
+        // ORDERING: Relaxed, a statistic. An atomic add because an interrupt on this CPU may count too.
+        ROWS[cpu.index()].0[counter as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// The counters of `cpu`.
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+pub fn snapshot(cpu: CpuId) -> Snapshot {
+    let mut sum = Snapshot::default();
+    sum.add(&ROWS[cpu.index()]);
+    sum
+}
+
+/// The sum over all CPUs. Counters that move meanwhile are read one after the other.
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+pub fn total() -> Snapshot {
+    let mut sum = Snapshot::default();
+    ROWS.iter().for_each(|row| sum.add(row));
+    sum
+}
+
+/// Sets every counter to zero. Events counted meanwhile may be lost.
+#[cfg(all(feature = "stats", not(pvlock_loom)))]
+pub fn reset() {
+    // ORDERING: Relaxed, as for counting.
+    ROWS.iter().flat_map(|row| &row.0).for_each(|c| c.store(0, Relaxed));
+}

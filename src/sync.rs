@@ -1,0 +1,18 @@
+//! The one place that names `core::sync::atomic`, or loom's models of the same types.
+//!
+//! Everything above uses these names, so that a model-checked build (`--cfg pvlock_loom`) runs the very
+//! code that ships.
+
+#[cfg(not(pvlock_loom))]
+pub(crate) use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+#[cfg(pvlock_loom)]
+pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+/// One iteration of a spin loop: `pause`, or under loom a point where another thread must run.
+#[inline(always)]
+pub(crate) fn spin_loop() {
+    #[cfg(not(pvlock_loom))]
+    core::hint::spin_loop();
+    #[cfg(pvlock_loom)]
+    loom::thread::yield_now();
+}
