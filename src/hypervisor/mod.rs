@@ -35,10 +35,12 @@ pub trait Hypervisor: 'static {
     /// Whether [`yield_to`](Self::yield_to) can have an effect.
     fn can_yield() -> bool;
 
-    /// Gives the rest of the caller's time slice to `cpu`, which reads as preempted. Never call it with the caller's own CPU.
+    /// Gives the rest of the time slice of `me`, the calling CPU, to `target`, which reads as preempted.
     ///
-    /// The caller stays runnable. Costs a VM exit (1 µs on silicon, 100 µs when nested).
-    fn yield_to(cpu: CpuId) -> Yielded;
+    /// The caller stays runnable. Costs a VM exit (1 µs on silicon, 100 µs when nested), also when it moves nothing: so
+    /// confirm right before that `target` still is the CPU to wait for and still reads as preempted. `me == target` does
+    /// nothing.
+    fn yield_to(me: CpuId, target: CpuId) -> Yielded;
 
     /// Whether any CPU may ever be in [`halt`](Self::halt). While `false`, unlocking is a plain store.
     ///

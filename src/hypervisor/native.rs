@@ -24,7 +24,7 @@ impl Hypervisor for Native {
     }
 
     #[inline(always)]
-    fn yield_to(_: CpuId) -> Yielded {
+    fn yield_to(_: CpuId, _: CpuId) -> Yielded {
         Yielded::Nothing
     }
 
