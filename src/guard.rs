@@ -1,5 +1,7 @@
 //! What a lock does to its CPU while it is held: the [`Guard`] type parameter of a lock.
 
+use core::marker::PhantomData;
+
 use crate::cpu::Cpu;
 
 /// A change of CPU state for the time a lock is held, entered *before* the lock word is touched and left *after* it is
@@ -51,23 +53,32 @@ impl<C: Cpu> Guard<C> for NoGuard {
 #[derive(Debug)]
 pub enum IrqSave {}
 
+/// Whether interrupts were on. Belongs to one CPU, so it cannot be sent.
+#[derive(Debug)]
+pub struct IrqState {
+    were_on: bool,
+    _here: Here,
+}
+
+/// Not `Send`, not `Sync`.
+type Here = PhantomData<*const ()>;
+
 impl<C: Cpu> Guard<C> for IrqSave {
-    /// Whether interrupts were on.
-    type State = bool;
+    type State = IrqState;
     const PINS: bool = true;
 
     #[inline]
-    fn enter() -> bool {
+    fn enter() -> IrqState {
         let were_on = C::irqs_enabled();
         if were_on {
             C::irqs_disable();
         }
-        were_on
+        IrqState { were_on, _here: PhantomData }
     }
 
     #[inline]
-    unsafe fn leave(were_on: bool) {
-        if were_on {
+    unsafe fn leave(state: IrqState) {
+        if state.were_on {
             C::irqs_enable();
         }
     }
@@ -77,17 +88,24 @@ impl<C: Cpu> Guard<C> for IrqSave {
 #[derive(Debug)]
 pub enum NoPreempt {}
 
+/// That preemption was disabled. Belongs to one CPU, so it cannot be sent.
+#[derive(Debug)]
+pub struct PreemptState {
+    _here: Here,
+}
+
 impl<C: Cpu> Guard<C> for NoPreempt {
-    type State = ();
+    type State = PreemptState;
     const PINS: bool = true;
 
     #[inline]
-    fn enter() {
+    fn enter() -> PreemptState {
         C::preempt_disable();
+        PreemptState { _here: PhantomData }
     }
 
     #[inline]
-    unsafe fn leave((): ()) {
+    unsafe fn leave(_: PreemptState) {
         C::preempt_enable();
     }
 }

@@ -4,9 +4,20 @@
 //! code that ships.
 
 #[cfg(not(pvlock_loom))]
-pub(crate) use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 #[cfg(pvlock_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
+
+/// Declares a constructor that is `const`, except under loom, whose atomics cannot be built in a constant.
+macro_rules! const_fn {
+    ($(#[$attr:meta])* $vis:vis const fn $($rest:tt)*) => {
+        #[cfg(not(pvlock_loom))]
+        $(#[$attr])* $vis const fn $($rest)*
+        #[cfg(pvlock_loom)]
+        $(#[$attr])* $vis fn $($rest)*
+    };
+}
+pub(crate) use const_fn;
 
 /// One iteration of a spin loop: `pause`, or under loom a point where another thread must run.
 #[inline(always)]

@@ -1,0 +1,13 @@
+//! The locks.
+//!
+//! | | raw | with data |
+//! |---|---|---|
+//! | queued paravirtual spinlock | [`RawSpinLock`] | [`SpinMutex`] |
+
+#[cfg(feature = "lock-api-04")]
+mod api04;
+pub(crate) mod node;
+mod spin;
+
+pub use spin::RawSpinLock;
+pub use spin::mutex::{SpinMutex, SpinMutexGuard};

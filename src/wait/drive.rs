@@ -1,0 +1,133 @@
+//! Carries out what a [`Waiter`] decides: pauses, yields to a confirmed target, halts without losing a wake-up.
+
+use super::{Abilities, Seen, Step, Waiter};
+use crate::cpu::{Cpu, CpuId};
+use crate::hypervisor::{Hypervisor, Yielded};
+use crate::stats::{Counter, count};
+use crate::sync::spin_loop;
+
+/// The thing that is waited for.
+pub(crate) trait Waited {
+    /// The CPU that must run for the wait to end, read anew on each call. `None`: not known, or the wait is over.
+    fn target(&self) -> Option<CpuId>;
+
+    /// Called before this CPU is given away for the first time and after: make sure that the wait is bounded.
+    fn commit(&mut self);
+
+    /// Publishes that this CPU halts, so that whoever ends the wait kicks it. `false`: the wait is over or nobody would kick.
+    ///
+    /// The publication and the end of the wait are read-modify-writes of one word, so one of the two sees the other.
+    fn publish_halt(&self, me: CpuId) -> bool;
+
+    /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.
+    const HALTS: bool;
+}
+
+/// One round of waiting by `me` for `waited`. `poll` is the caller's own hook; a waiter that has one never halts.
+pub(crate) fn round<C: Cpu, W: Waited>(
+    waiter: &mut Waiter,
+    waited: &mut W,
+    me: Option<CpuId>,
+    poll: &mut Option<&mut dyn FnMut()>,
+) {
+    C::relax();
+    if let Some(poll) = poll {
+        poll();
+    }
+    let polls = poll.is_some();
+    let mut target = None;
+    let step = waiter.next(|| {
+        target = waited.target();
+        (see::<C>(me, target), abilities::<C, W>(me, polls))
+    });
+    match (step, me, target) {
+        (Step::Yield, Some(me), Some(target)) => {
+            count(Some(me), Counter::PreemptedSeen);
+            waited.commit();
+            // The owner may have changed since the look (a stale target once caused lock-ups: powerpc f9bc9bbe8afd).
+            if waited.target() == Some(target) && C::Hypervisor::is_preempted(target) {
+                let outcome = C::Hypervisor::yield_to(me, target);
+                count(Some(me), Counter::Yield);
+                if outcome == Yielded::Nothing {
+                    count(Some(me), Counter::FruitlessYield);
+                }
+                if waiter.yielded(outcome) {
+                    count(Some(me), Counter::BailOut);
+                }
+            }
+        }
+        (Step::Halt, Some(me), _) => {
+            count(Some(me), Counter::PreemptedSeen);
+            waited.commit();
+            halt::<C, W>(waited);
+        }
+        _ => spin_loop(),
+    }
+}
+
+fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
+    match target {
+        // A task of this very CPU holds it and was descheduled: the host's flag says nothing about that.
+        Some(_) if target == me => {
+            C::relax_same_cpu();
+            Seen::Running
+        }
+        Some(target) if C::Hypervisor::sees_preempted() => {
+            if C::Hypervisor::is_preempted(target) {
+                Seen::Preempted
+            } else {
+                Seen::Running
+            }
+        }
+        _ => Seen::Unknown,
+    }
+}
+
+fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
+    let Some(me) = me else { return Abilities { yields: false, halts: false } };
+    Abilities {
+        yields: C::Hypervisor::can_yield(),
+        halts: W::HALTS
+            && !polls
+            && C::Hypervisor::can_halt()
+            && C::Hypervisor::may_halt(me)
+            && !C::in_nmi()
+            && (C::may_halt_with_irqs_off() || C::irqs_enabled()),
+    }
+}
+
+/// Halts this vCPU until it is kicked, an interrupt arrives, or for no reason; leaves the interrupt flag as it was.
+///
+/// ```text
+/// waiter (here)                          releaser
+///   irqs off
+///   [RmW] publish: word.halted = me        [RmW] word = free, returns halted
+///         fails when free                        halted != none:
+///   hlt   (kicks are sticky)                     kick(halted)
+/// ```
+/// Both sides read-modify-write the same word: a publication before the release is seen by it and kicked, one after it
+/// fails. The kick may come before `hlt`; it then ends that `hlt` at once. Interrupts are off from publication to `hlt`, so the CPU
+/// that was published is the CPU that halts, and no interrupt's own wait can eat the kick in between.
+fn halt<C: Cpu, W: Waited>(waited: &W) {
+    C::relax();
+    let irqs_on = C::irqs_enabled();
+    if irqs_on {
+        C::irqs_disable();
+    } else if !C::may_halt_with_irqs_off() {
+        return;
+    }
+    // Asked again: with interrupts on the task may have moved to another CPU since.
+    let here = C::current().filter(|&cpu| C::Hypervisor::may_halt(cpu));
+    match here {
+        Some(cpu) if waited.publish_halt(cpu) => {
+            count(here, Counter::Halt);
+            C::Hypervisor::halt(irqs_on);
+            if waited.target().is_some() {
+                count(here, Counter::SpuriousWake);
+            }
+        }
+        _ if irqs_on => C::irqs_enable(),
+        _ => {}
+    }
+    C::relax();
+}

@@ -1,0 +1,197 @@
+//! What a waiter does instead of the thing it waits for: one policy, used by every lock.
+//!
+//! [`Waiter`] decides and touches nothing; `drive` carries its decisions out. The decision for one look:
+//!
+//! | who is waited for | so far | step |
+//! |---|---|---|
+//! | runs | | pause |
+//! | unknown | fewer than `UNKNOWN_ROUNDS` rounds | pause |
+//! | unknown | more, and this CPU can halt | halt |
+//! | preempted | fewer than 3 yields, fewer than 3 fruitless in a row | yield to it |
+//! | preempted | else, and this CPU can halt | halt |
+//! | preempted | else, fewer than 3 fruitless in a row, back-off over | yield to it, double the back-off |
+//! | preempted | else | pause |
+//!
+//! So there is no hypercall while nobody is preempted, at most three yields to a target that does not come, and no
+//! more than three that moved nothing (undercommit).
+
+pub(crate) mod budget;
+pub(crate) mod drive;
+
+use crate::hypervisor::Yielded;
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELDS_BEFORE_HALT};
+
+/// What is known of the vCPU that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing: the host does not tell, or the owner's CPU is not known.
+    Unknown,
+    /// It does not read as preempted.
+    Running,
+    /// The host has it off a CPU: preempted, or idle.
+    Preempted,
+}
+
+/// What the waiting CPU can do right now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// Directed yield exists.
+    pub(crate) yields: bool,
+    /// This CPU may halt here and will be kicked.
+    pub(crate) halts: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Spin one round.
+    Pause,
+    /// Yield to the vCPU that is waited for, once it is confirmed that it still is.
+    Yield,
+    /// Halt until kicked.
+    Halt,
+}
+
+/// The memory of one wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiter {
+    /// Rounds so far, saturating.
+    rounds: u32,
+    /// Rounds until the next look.
+    until_look: u32,
+    /// Yields so far, saturating.
+    yields: u32,
+    /// Yields in a row that moved nothing.
+    fruitless: u32,
+    /// Rounds to pass before the next repeated yield, and that number's last full value.
+    back_off: (u32, u32),
+}
+
+impl Waiter {
+    /// Rounds so far, saturating.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Decides the next step. `look` is called only in the rounds that look at the preempted byte.
+    pub(crate) fn next(&mut self, look: impl FnOnce() -> (Seen, Abilities)) -> Step {
+        self.rounds = self.rounds.saturating_add(1);
+        self.back_off.0 = self.back_off.0.saturating_sub(1);
+        if self.until_look > 0 {
+            self.until_look -= 1;
+            return Step::Pause;
+        }
+        self.until_look = LOOK_EVERY - 1;
+        let (seen, can) = look();
+        let step = self.decide(seen, can);
+        if step != Step::Pause {
+            // Whatever comes back from the host looks again at once.
+            self.until_look = 0;
+        }
+        step
+    }
+
+    fn decide(&mut self, seen: Seen, can: Abilities) -> Step {
+        let may_yield = can.yields && self.fruitless < FRUITLESS_YIELDS;
+        match seen {
+            Seen::Running => Step::Pause,
+            Seen::Unknown if can.halts && self.rounds >= UNKNOWN_ROUNDS => Step::Halt,
+            Seen::Unknown => Step::Pause,
+            Seen::Preempted if may_yield && self.yields < YIELDS_BEFORE_HALT => Step::Yield,
+            Seen::Preempted if can.halts => Step::Halt,
+            Seen::Preempted if may_yield && self.back_off.0 == 0 => {
+                let next = (self.back_off.1 * 2).clamp(BACK_OFF_MIN, BACK_OFF_MAX);
+                self.back_off = (next, next);
+                Step::Yield
+            }
+            Seen::Preempted => Step::Pause,
+        }
+    }
+
+    /// Tells what a yield did. Returns whether this one ends yielding for the wait (undercommit).
+    pub(crate) fn yielded(&mut self, outcome: Yielded) -> bool {
+        self.yields = self.yields.saturating_add(1);
+        match outcome {
+            Yielded::Moved => self.fruitless = 0,
+            Yielded::Nothing => self.fruitless += 1,
+        }
+        self.fruitless == FRUITLESS_YIELDS && outcome == Yielded::Nothing
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+
+    const ALL: Abilities = Abilities { yields: true, halts: true };
+    const NO_HALT: Abilities = Abilities { yields: true, halts: false };
+    const NOTHING: Abilities = Abilities { yields: false, halts: false };
+
+    fn steps(w: &mut Waiter, rounds: u32, seen: Seen, can: Abilities, outcome: Yielded) -> (u32, u32) {
+        let (mut yields, mut halts) = (0, 0);
+        for _ in 0..rounds {
+            match w.next(|| (seen, can)) {
+                Step::Pause => {}
+                Step::Yield => {
+                    yields += 1;
+                    w.yielded(outcome);
+                }
+                Step::Halt => halts += 1,
+            }
+        }
+        (yields, halts)
+    }
+
+    #[test]
+    fn never_a_hypercall_while_the_owner_runs() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, 1_000_000, Seen::Running, ALL, Yielded::Moved), (0, 0));
+    }
+
+    #[test]
+    fn three_yields_then_halts() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, 3, Seen::Preempted, ALL, Yielded::Moved), (3, 0));
+        assert_eq!(steps(&mut w, 5, Seen::Preempted, ALL, Yielded::Moved), (0, 5));
+    }
+
+    #[test]
+    fn three_fruitless_yields_end_yielding_for_the_wait() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, 1_000_000, Seen::Preempted, NO_HALT, Yielded::Nothing), (3, 0));
+    }
+
+    #[test]
+    fn without_halt_yields_go_on_with_growing_gaps() {
+        let mut w = Waiter::default();
+        let (yields, halts) = steps(&mut w, 10 * BACK_OFF_MAX, Seen::Preempted, NO_HALT, Yielded::Moved);
+        assert_eq!(halts, 0);
+        assert!((10..40).contains(&yields), "{yields} yields");
+    }
+
+    #[test]
+    fn unknown_owners_are_trusted_for_a_finite_time() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, UNKNOWN_ROUNDS - LOOK_EVERY, Seen::Unknown, ALL, Yielded::Moved), (0, 0));
+        assert!(steps(&mut w, 3 * LOOK_EVERY, Seen::Unknown, ALL, Yielded::Moved).1 >= 1);
+    }
+
+    #[test]
+    fn spins_where_the_host_offers_nothing() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, 100_000, Seen::Preempted, NOTHING, Yielded::Nothing), (0, 0));
+    }
+
+    #[test]
+    fn a_look_happens_in_the_first_round_and_then_every_so_often() {
+        let mut w = Waiter::default();
+        let mut looks = 0;
+        for _ in 0..LOOK_EVERY * 10 {
+            w.next(|| {
+                looks += 1;
+                (Seen::Running, ALL)
+            });
+        }
+        assert_eq!(looks, 10);
+    }
+}
