@@ -1,0 +1,77 @@
+//! Guest images: which there are, and building one. The recipe is the one in the docs of `examples/rt`.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+use cargo_metadata::{Message, TargetKind};
+
+use crate::cargo;
+use crate::machine;
+use crate::progress;
+
+const PACKAGE: &str = "pvlock-examples";
+const PROFILE: &str = "guest";
+
+/// The host's own target, so that no other needs to be installed. Named all the same: without `--target` the flags
+/// below would also reach build scripts.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// An image is linked to a fixed address and nobody relocates it.
+const FLAGS: &str = "-C relocation-model=static";
+
+/// All examples, sorted by name.
+pub fn examples() -> Result<Vec<String>> {
+    let packages = &cargo::metadata()?.packages;
+    let package = packages.iter().find(|package| package.name.as_str() == PACKAGE);
+    let package = package.with_context(|| format!("the workspace has no package {PACKAGE}"))?;
+    let bins = package.targets.iter().filter(|target| target.kind.contains(&TargetKind::Bin));
+    let mut names: Vec<String> = bins.map(|target| shown(&target.name)).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Names on the command line have `-` where file names have `_`.
+fn shown(bin: &str) -> String {
+    bin.replace('_', "-")
+}
+
+/// Fails with the list of examples unless `example` is one of them.
+pub fn require(example: &str) -> Result<()> {
+    let names = examples()?;
+    ensure!(
+        names.iter().any(|name| name == example),
+        "there is no example `{example}`: choose one of {}",
+        names.join(", ")
+    );
+    Ok(())
+}
+
+/// Builds `example` and returns the path of its image.
+pub fn build(example: &str) -> Result<PathBuf> {
+    machine::require_x86_64_linux()?;
+    let packages = &cargo::metadata()?.packages;
+    let targets =
+        packages.iter().filter(|package| package.name.as_str() == PACKAGE).flat_map(|package| &package.targets);
+    let bin = targets.map(|target| target.name.as_str()).find(|name| shown(name) == example);
+    let bin = bin.with_context(|| format!("there is no example `{example}`"))?;
+    let mut command = cargo::cargo();
+    command
+        .args(["build", "--quiet", "--package", PACKAGE, "--bin", bin, "--profile", PROFILE, "--target", TARGET])
+        .arg("--message-format=json-render-diagnostics")
+        .env("RUSTFLAGS", FLAGS)
+        .stderr(Stdio::inherit());
+    let output = progress::step(format!("building the guest {example}"), || command.output())
+        .context("cannot start cargo to build the guest")?;
+    if !output.status.success() {
+        bail!("the guest `{example}` does not build: see cargo's messages above");
+    }
+    Message::parse_stream(output.stdout.as_slice())
+        .filter_map(|message| match message.ok()? {
+            Message::CompilerArtifact(artifact) if artifact.target.name == bin => artifact.executable,
+            _ => None,
+        })
+        .last()
+        .map(PathBuf::from)
+        .with_context(|| format!("cargo built no image for `{example}`"))
+}
