@@ -6,10 +6,13 @@ mod sync;
 pub mod cpu;
 pub mod guard;
 pub mod hypervisor;
+pub mod kvm;
 pub mod lock;
+pub mod preempted;
 pub mod stats;
 mod wait;
 
 pub use cpu::{ApicId, Cpu, CpuId, MAX_CPUS};
 pub use guard::{Guard, IrqSave, NoGuard, NoPreempt};
+pub use preempted::vcpu_is_preempted;
 pub use lock::{SpinMutex, SpinMutexGuard};

@@ -5,8 +5,10 @@
 
 use crate::cpu::CpuId;
 
+mod kvm;
 mod native;
 
+pub use kvm::{KickError, Kvm, Report};
 pub use native::Native;
 
 /// What a directed yield did, as far as the caller can see.

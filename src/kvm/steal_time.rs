@@ -1,0 +1,84 @@
+//! The steal-time record: 64 bytes that the host writes for one vCPU, and how they are read.
+//!
+//! Layout and meaning: Linux `Documentation/virt/kvm/x86/msr.rst`, `MSR_KVM_STEAL_TIME`. Every access is volatile, through
+//! the crate `volatile`: the host may write at any instruction.
+
+use memoffset::offset_of;
+use static_assertions::const_assert_eq;
+use volatile::access::ReadOnly;
+use volatile::{VolatilePtr, map_field};
+
+/// Bit 0 of [`StealTime::preempted`]: the vCPU is off its physical CPU. The other bits mean other things.
+pub(crate) const PREEMPTED: u8 = 1 << 0;
+
+/// The record of one vCPU, written by the host.
+///
+/// Reached as raw memory only ([`record_address`](super::record_address)); a test host may keep records of its own.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct StealTime {
+    /// Nanoseconds for which the vCPU was ready to run and did not. Time idle in HLT is not counted.
+    pub steal: u64,
+    /// Odd while the host changes the record. Moves each time the vCPU is scheduled in.
+    pub version: u32,
+    /// Always 0 so far.
+    pub flags: u32,
+    /// Bit 0: the vCPU is off a physical CPU (preempted, or idle in HLT). Bit 1: it flushes its TLB before it runs again.
+    pub preempted: u8,
+    reserved: [u8; 47],
+}
+
+const_assert_eq!(size_of::<StealTime>(), 64);
+const_assert_eq!(align_of::<StealTime>(), 64);
+const_assert_eq!(offset_of!(StealTime, steal), 0);
+const_assert_eq!(offset_of!(StealTime, version), 8);
+const_assert_eq!(offset_of!(StealTime, flags), 12);
+const_assert_eq!(offset_of!(StealTime, preempted), 16);
+// `span_of!` is not a constant expression; that the next field starts at 17 says the same: `preempted` is one byte.
+const_assert_eq!(offset_of!(StealTime, reserved), 17);
+
+impl StealTime {
+    /// A record before the host has written to it: not preempted, nothing stolen.
+    pub const ZERO: Self = Self { steal: 0, version: 0, flags: 0, preempted: 0, reserved: [0; 47] };
+
+    /// Byte offset of [`preempted`](Self::preempted) in the record.
+    pub const PREEMPTED_OFFSET: usize = offset_of!(StealTime, preempted);
+}
+
+/// A record for volatile reads.
+pub(crate) type Record<'a> = VolatilePtr<'a, StealTime, ReadOnly>;
+
+/// How often a record is read again while the host changes it. The host needs a few instructions for that, so the bound is
+/// reached only where the record is not what it should be, or the host died half-way.
+const MAX_TRIES: usize = 1000;
+
+/// One consistent reading of `steal`, in ns, by the version protocol; `None` when [`MAX_TRIES`] did not give one.
+pub(crate) fn read_steal(record: Record<'_>) -> Option<u64> {
+    use core::sync::atomic::{Ordering::Acquire, fence};
+
+    for _ in 0..MAX_TRIES {
+        let before = map_field!(record.version).read();
+        // ORDERING: Acquire, pair HOST-VERSION (the host's write barriers around its update): `steal` is read after the
+        //   first and before the second reading of `version`.
+        fence(Acquire);
+        let steal = map_field!(record.steal).read();
+        fence(Acquire);
+        let after = map_field!(record.version).read();
+        if before == after && before % 2 == 0 {
+            return Some(steal);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
+/// The record's `version`.
+pub(crate) fn read_version(record: Record<'_>) -> u32 {
+    map_field!(record.version).read()
+}
+
+/// The record's `preempted` byte, all bits.
+#[inline(always)]
+pub(crate) fn read_preempted(record: Record<'_>) -> u8 {
+    map_field!(record.preempted).read()
+}
