@@ -1,0 +1,200 @@
+//! All vCPUs contend for one lock: how often each gets it, and how long it waits.
+
+use core::cell::UnsafeCell;
+use core::hint::black_box;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+
+use crate::config::Config;
+use crate::locks::Lock;
+use crate::machine::{ForeignLoad, rdtsc};
+use crate::report::Report;
+use crate::{clock, run};
+use pvlock::CpuId;
+
+/// How a vCPU passes its time. Both lengths in iterations of a dependent multiplication, 4 cycles each or little more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// With the lock held.
+    pub critical: u32,
+    /// Between release and the next attempt.
+    pub non_critical: u32,
+}
+
+/// Wait times of a run: `buckets[i]` counts waits of 2^i up to 2^(i+1) ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The histogram.
+    pub buckets: [u64; 40],
+    /// The longest wait in ns.
+    pub longest_ns: u64,
+}
+
+/// What one run gave.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Contended {
+    /// Acquisitions per vCPU.
+    pub per_vcpu: Vec<u64>,
+    /// From the start to the signal to stop, by the host's clock.
+    pub elapsed: Duration,
+    /// Waits of all vCPUs. One whole acquisition each, descheduled time included.
+    pub waits: Waits,
+    /// CPU time burned over CPU time there was.
+    pub cpu_burned: f64,
+    /// CPUs' worth of load from outside this process: above about 0.1 the other figures are worthless.
+    pub foreign_cpus: f64,
+    /// The host's report.
+    pub report: Report,
+}
+
+impl Contended {
+    /// Acquisitions per second.
+    pub fn ops_per_s(&self) -> f64 {
+        self.per_vcpu.iter().sum::<u64>() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Acquisitions of the least served vCPU over those of the best served.
+    pub fn fairness(&self) -> f64 {
+        let (min, max) = (self.per_vcpu.iter().min(), self.per_vcpu.iter().max());
+        match (min, max) {
+            (Some(&min), Some(&max)) if max > 0 => min as f64 / max as f64,
+            _ => 0.0,
+        }
+    }
+}
+
+/// Two words that only agree while nobody else is in the critical section.
+#[derive(Debug, Default)]
+pub struct Torn([UnsafeCell<u64>; 2]);
+
+// SAFETY: accessed under the lock that the run measures; if that fails, `enter` finds out.
+unsafe impl Sync for Torn {}
+
+impl Torn {
+    /// Counts one entry; `inside` runs between the two halves.
+    ///
+    /// # Panics
+    /// When the halves disagree: somebody else is inside too.
+    ///
+    /// # Safety
+    /// The caller holds the lock that guards this value.
+    pub unsafe fn enter<R>(&self, inside: impl FnOnce() -> R) -> R {
+        let (first, second) = (self.0[0].get(), self.0[1].get());
+        // SAFETY: exclusive by the lock. Volatile, so that both halves are really written, in this order.
+        let count = unsafe { first.read_volatile() } + 1;
+        // SAFETY: as above.
+        unsafe { first.write_volatile(count) };
+        let result = inside();
+        // SAFETY: as above.
+        let seen = unsafe { second.read_volatile() } + 1;
+        // SAFETY: as above.
+        unsafe { second.write_volatile(seen) };
+        // SAFETY: as above.
+        let again = unsafe { first.read_volatile() };
+        assert!(count == seen && count == again, "mutual exclusion is broken: {count}, {seen}, {again}");
+        result
+    }
+
+    /// How often it was entered. Only when nobody enters any more.
+    pub fn entries(&mut self) -> u64 {
+        *self.0[1].get_mut()
+    }
+}
+
+#[derive(Debug)]
+struct Shared<L> {
+    lock: L,
+    data: Torn,
+    stop: AtomicBool,
+    results: Mutex<Vec<Outcome>>,
+}
+
+#[derive(Clone, Debug)]
+struct Outcome {
+    cpu: CpuId,
+    ops: u64,
+    waits_tsc: [u64; 64],
+    longest_tsc: u64,
+}
+
+/// Lets all vCPUs of `config` contend for one `L` for `duration`.
+///
+/// # Errors
+/// When the host cannot be started, the guest hangs or exclusion is broken.
+pub fn contend<L: Lock>(
+    config: Config,
+    sections: Sections,
+    duration: Duration,
+) -> Result<Contended, Box<dyn core::error::Error + Send + Sync>> {
+    let (vcpus, cpus) = (config.vcpus, config.cpus);
+    let shared = Arc::new(Shared {
+        lock: L::default(),
+        data: Torn::default(),
+        stop: AtomicBool::new(false),
+        results: Mutex::new(Vec::with_capacity(vcpus)),
+    });
+    let guest = {
+        let shared = Arc::clone(&shared);
+        move |cpu| contender(&shared, cpu, sections)
+    };
+
+    let load = ForeignLoad::begin();
+    let (tsc, start_ns) = (rdtsc(), clock::now_ns());
+    let running = run::start(config, guest)?;
+    sleep(duration);
+    let cpu_burned = running.report().cpu_time();
+    shared.stop.store(true, Relaxed);
+    let (tsc, elapsed_ns) = (rdtsc() - tsc, clock::now_ns() - start_ns);
+    let foreign_cpus = load.end();
+    let report = running.wait()?;
+
+    let elapsed = Duration::from_nanos(elapsed_ns);
+    let ns_per_tsc = elapsed_ns as f64 / tsc as f64;
+    let results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut per_vcpu = vec![0; vcpus];
+    let mut waits = Waits { buckets: [0; 40], longest_ns: 0 };
+    for outcome in results.iter() {
+        per_vcpu[outcome.cpu.index()] = outcome.ops;
+        waits.longest_ns = waits.longest_ns.max((outcome.longest_tsc as f64 * ns_per_tsc) as u64);
+        for (i, &count) in outcome.waits_tsc.iter().enumerate() {
+            let ns = (1u64 << i) as f64 * ns_per_tsc;
+            waits.buckets[(ns.log2().max(0.0) as usize).min(39)] += count;
+        }
+    }
+    let available = elapsed.as_secs_f64() * cpus as f64;
+    Ok(Contended { per_vcpu, elapsed, waits, cpu_burned: cpu_burned.as_secs_f64() / available, foreign_cpus, report })
+}
+
+fn contender<L: Lock>(shared: &Shared<L>, cpu: CpuId, sections: Sections) {
+    let mut outcome = Outcome { cpu, ops: 0, waits_tsc: [0; 64], longest_tsc: 0 };
+    while !shared.stop.load(Relaxed) {
+        let asked = rdtsc();
+        let got = shared.lock.with(|| {
+            let got = rdtsc();
+            // SAFETY: the lock is held.
+            unsafe { shared.data.enter(|| work(sections.critical)) };
+            got
+        });
+        let wait = got.wrapping_sub(asked);
+        outcome.waits_tsc[wait.max(1).ilog2() as usize] += 1;
+        outcome.longest_tsc = outcome.longest_tsc.max(wait);
+        outcome.ops += 1;
+        work(sections.non_critical);
+    }
+    // Room for everybody was reserved, so this does not allocate.
+    shared.results.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+}
+
+/// Burns CPU without touching memory.
+#[inline]
+pub fn work(iterations: u32) {
+    let mut x = black_box(u64::from(iterations) | 1);
+    for _ in 0..iterations {
+        x = x.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    }
+    black_box(x);
+}
