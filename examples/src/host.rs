@@ -1,0 +1,75 @@
+//! The host as the guest sees it.
+
+use core::fmt;
+
+use pvlock::hypervisor::Kvm;
+use pvlock::kvm::hypercall::{kick_cpu, sched_yield};
+use pvlock::kvm::{Decision, Decisions, Features};
+use pvlock_rt::{cpu_count, current, hypervisor_present, println, tsc_khz};
+
+use crate::guest::Quoted;
+
+/// Prints the `host` line.
+pub fn print() {
+    let report = Kvm::report();
+    let hypervisor = match report.host {
+        Some(_) => "kvm",
+        None if hypervisor_present() => "other",
+        None => "none",
+    };
+    let (base, features, hints) =
+        report.host.map_or((0, 0, 0), |host| (host.base, host.features.bits(), host.hints.bits()));
+    let decisions = report.decisions;
+    println!(
+        "host hypervisor={hypervisor} base={base:#x} features={features:#x} hints={hints:#x} steal_time={} preempted={} \
+         yield={} halt={} tsc_khz={} vcpus={} reason={}",
+        yes_or_no(report.host.is_some_and(|host| host.features.contains(Features::STEAL_TIME))),
+        yes_or_no(decisions.preempted.is_used()),
+        yes_or_no(decisions.directed_yield.is_used()),
+        yes_or_no(decisions.halt.is_used()),
+        tsc_khz(),
+        cpu_count(),
+        Quoted(Reasons(decisions))
+    );
+}
+
+pub(crate) const fn yes_or_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+/// Why abilities are not used, in one line.
+struct Reasons(Decisions);
+
+impl fmt::Display for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Decisions { preempted, directed_yield, halt, .. } = self.0;
+        let mut separator = "";
+        for (name, decision) in [("preempted", preempted), ("yield", directed_yield), ("halt", halt)] {
+            if let Decision::NotUsed(reason) = decision {
+                write!(f, "{separator}{name}: {reason}")?;
+                separator = "; ";
+            }
+        }
+        if separator.is_empty() { f.write_str("all used") } else { Ok(()) }
+    }
+}
+
+/// Whether preempted vCPUs can be told from running ones.
+pub fn offers_steal_time() -> bool {
+    Kvm::report().decisions.preempted.is_used()
+}
+
+/// Makes a harmless hypercall: `None` where the host offers none, else whether it went well.
+pub fn try_hypercall() -> Option<bool> {
+    let features = Kvm::report().host?.features;
+    let own_id = pvlock::kvm::apic_id(current()?)?;
+    if features.contains(Features::PV_UNHALT) {
+        // Ends this CPU's next halt early, if at all.
+        Some(kick_cpu(own_id).is_ok())
+    } else if features.contains(Features::PV_SCHED_YIELD) {
+        // To oneself: KVM finds nothing to do.
+        Some(sched_yield(own_id).is_ok())
+    } else {
+        None
+    }
+}
