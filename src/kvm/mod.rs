@@ -8,6 +8,7 @@ mod decide;
 mod detect;
 pub mod hypercall;
 mod msr;
+mod register;
 mod setup;
 mod steal_clock;
 mod steal_time;
@@ -17,14 +18,13 @@ pub use decide::{Decision, Decisions, Reason};
 pub use detect::{Detected, Features, Hints, Vendor, detect};
 pub use hypercall::{HypercallError, HypercallFn};
 pub use msr::MSR_KVM_STEAL_TIME;
+pub use register::{NotRegistered, RegisterError, apic_id, register_this_cpu, registered, unregister_this_cpu};
 pub use setup::{ConfigureError, Options};
 pub use steal_clock::{StealClock, StealError, steal_ns, version};
 pub use steal_time::StealTime;
-pub use table::{
-    NotRegistered, RegisterError, apic_id, record_address, record_region, register_this_cpu, registered,
-    unregister_this_cpu,
-};
+pub use table::{record_address, record_region};
 
+pub(crate) use register::{CPUS, Cpus};
 pub(crate) use setup::{SETUP, Setup};
 pub(crate) use steal_time::PREEMPTED;
-pub(crate) use table::{CPUS, Cpus, TABLE, TABLE_SHIFT, preempted_byte};
+pub(crate) use table::{TABLE, TABLE_SHIFT, preempted_byte};

@@ -1,7 +1,8 @@
 //! Steal time for the kernel's accounting: read one CPU's record, and turn readings into differences that never jump.
 
+use super::register::{NotRegistered, registered};
 use super::steal_time::{read_steal, read_version};
-use super::table::{NotRegistered, record, registered};
+use super::table::record;
 use crate::cpu::CpuId;
 use core::fmt;
 

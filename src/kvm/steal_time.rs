@@ -64,7 +64,7 @@ pub(crate) fn read_steal(record: Record<'_>) -> Option<u64> {
         let steal = map_field!(record.steal).read();
         fence(Acquire);
         let after = map_field!(record.version).read();
-        if before == after && before % 2 == 0 {
+        if before == after && before.is_multiple_of(2) {
             return Some(steal);
         }
         core::hint::spin_loop();
