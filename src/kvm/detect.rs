@@ -78,17 +78,17 @@ bitflags! {
     }
 }
 
-/// Names joined by ` | `, bits without a name in hexadecimal, nothing for no bits.
+/// Names joined by ` | `, bits without a name in hexadecimal; `none` for no bits.
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        bitflags::parser::to_writer(self, f)
+        if self.is_empty() { f.write_str("none") } else { bitflags::parser::to_writer(self, f) }
     }
 }
 
 /// As for [`Features`].
 impl fmt::Display for Hints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        bitflags::parser::to_writer(self, f)
+        if self.is_empty() { f.write_str("none") } else { bitflags::parser::to_writer(self, f) }
     }
 }
 

@@ -169,6 +169,16 @@ impl Setup {
         Ok(delivered)
     }
 
+    /// What makes a hypercall on this machine.
+    fn entry(&self, host: &Detected) -> Result<HypercallFn, HypercallError> {
+        match self.hypercall_fn() {
+            Some(call) => Ok(call),
+            None if host.tdx => Err(HypercallError::NoHypercalls),
+            None if host.vendor.uses_vmmcall() => Ok(vmmcall),
+            None => Ok(vmcall),
+        }
+    }
+
     /// One hypercall, if the host offers it.
     fn call(&self, needs: Features, number: u64, arguments: [u64; 4]) -> Result<u64, HypercallError> {
         if !self.decided() {
@@ -178,15 +188,9 @@ impl Setup {
         if !host.features.contains(needs) {
             return Err(HypercallError::NotOffered(needs));
         }
-        let answer = match (self.hypercall_fn(), host) {
-            // SAFETY: the kernel vouched for `call` in `Options::hypercall`; CPUID offers this number.
-            (Some(call), _) => unsafe { call(number, arguments) },
-            (None, Detected { tdx: true, .. }) => return Err(HypercallError::NoHypercalls),
-            // SAFETY: a KVM guest on a CPU with AMD's virtualisation; CPUID offers this number.
-            (None, host) if host.vendor.uses_vmmcall() => unsafe { vmmcall(number, arguments) },
-            // SAFETY: a KVM guest on a CPU with Intel's virtualisation; CPUID offers this number.
-            (None, _) => unsafe { vmcall(number, arguments) },
-        };
+        let call = self.entry(&host)?;
+        // SAFETY: a KVM guest whose CPUID offers this number; `entry` chose what this machine takes.
+        let answer = unsafe { call(number, arguments) };
         u64::try_from(answer).map_err(|_| HypercallError::from_code(answer))
     }
 }

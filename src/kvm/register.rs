@@ -223,7 +223,7 @@ impl Cpus {
     }
 
     /// Notes that `cpu` has `apic`, unless another CPU has.
-    fn claim_apic_id(&self, cpu: CpuId, apic: ApicId) -> Result<(), RegisterError> {
+    pub(crate) fn claim_apic_id(&self, cpu: CpuId, apic: ApicId) -> Result<(), RegisterError> {
         let own = &self.0[cpu.index()];
         let before = own.fetch_or(KNOWN | u64::from(apic.0), Relaxed);
         // ORDERING: SeqCst, pair KVM-APIC-CLAIM (the same fence on a CPU that claims the same id): each publishes its claim
