@@ -8,7 +8,6 @@ use crate::cpu::Cpu;
 // SAFETY: `lock` and a successful `try_lock` return with the lock held by the caller alone (invariant 1 of the lock word), and it
 // stays so until `unlock`.
 unsafe impl<C: Cpu> RawMutex for RawSpinLock<C> {
-    #[expect(clippy::declare_interior_mutable_const, reason = "the trait wants a constant to build locks from")]
     const INIT: Self = Self::new();
 
     // Any CPU may unlock.

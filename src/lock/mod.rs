@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | queued paravirtual spinlock | [`RawSpinLock`] | [`SpinMutex`] |
 
-#[cfg(feature = "lock-api-04")]
+#[cfg(all(feature = "lock-api-04", not(pvlock_loom)))]
 mod api04;
 pub(crate) mod node;
 mod spin;

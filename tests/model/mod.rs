@@ -1,0 +1,150 @@
+//! The host and the kernel of the loom models: model threads are CPUs, halting is a condition variable with a sticky kick.
+#![allow(dead_code, reason = "each model uses a part")]
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Condvar, Mutex};
+use pvlock::hypervisor::{Hypervisor, Yielded};
+use pvlock::{Cpu, CpuId, MAX_CPUS};
+
+/// What the model's host offers, and the CPU's hook: one type per kind of host.
+pub trait Host: 'static {
+    const SEES: bool = true;
+    const YIELDS: bool = false;
+    const HALTS: bool = false;
+    /// Called by every waiter in every round: an interrupt, for instance.
+    fn relax() {}
+    /// What a directed yield does besides letting the others run.
+    fn yielded(_me: CpuId) {}
+}
+
+/// Everybody reads as running; there is no way to halt: unlocking is a plain store.
+pub struct Spins;
+impl Host for Spins {}
+
+/// Everybody reads as preempted, and halts at the first look.
+pub struct Halts;
+impl Host for Halts {
+    const HALTS: bool = true;
+}
+
+/// The state of preemption is unknown: waiters halt when their trust is used up.
+pub struct Unknown;
+impl Host for Unknown {
+    const SEES: bool = false;
+    const HALTS: bool = true;
+}
+
+loom::lazy_static! {
+    static ref KICKED: Vec<(Mutex<bool>, Condvar)> = (0..MAX_CPUS).map(|_| (Mutex::new(false), Condvar::new())).collect();
+}
+
+loom::thread_local! {
+    static ME: Cell<Option<CpuId>> = Cell::new(None);
+    static IRQS: Cell<bool> = Cell::new(false);
+}
+
+/// How many halts happened in all executions: a model in which none did shows nothing.
+pub static HALTED: AtomicU32 = AtomicU32::new(0);
+
+/// The kernel: CPUs are model threads, by [`on_cpu`].
+pub struct Model<H>(H);
+
+impl<H: Host> Cpu for Model<H> {
+    type Hypervisor = Model<H>;
+    fn current() -> Option<CpuId> {
+        ME.with(Cell::get)
+    }
+    fn irqs_enabled() -> bool {
+        IRQS.with(Cell::get)
+    }
+    fn irqs_disable() {
+        assert!(IRQS.with(|f| f.replace(false)), "interrupts were off already");
+    }
+    fn irqs_enable() {
+        assert!(!IRQS.with(|f| f.replace(true)), "interrupts were on already");
+    }
+    fn relax() {
+        H::relax();
+    }
+}
+
+impl<H: Host> Hypervisor for Model<H> {
+    fn sees_preempted() -> bool {
+        H::SEES
+    }
+    fn is_preempted(_: CpuId) -> bool {
+        H::SEES && (H::HALTS || H::YIELDS)
+    }
+    fn can_yield() -> bool {
+        H::YIELDS
+    }
+    fn yield_to(me: CpuId, target: CpuId) -> Yielded {
+        assert_ne!(me, target, "yield to self");
+        H::yielded(me);
+        loom::thread::yield_now();
+        Yielded::Moved
+    }
+    fn can_halt() -> bool {
+        H::HALTS
+    }
+    fn may_halt(_: CpuId) -> bool {
+        H::HALTS
+    }
+    fn halt(irqs_on: bool) {
+        assert!(!IRQS.with(Cell::get), "halting with interrupts already on loses a wake-up");
+        HALTED.fetch_add(1, Ordering::Relaxed);
+        let (kicked, wake) = &KICKED[ME.with(Cell::get).unwrap().index()];
+        let mut kicked = kicked.lock().unwrap();
+        while !*kicked {
+            kicked = wake.wait(kicked).unwrap();
+        }
+        *kicked = false;
+        IRQS.with(|f| f.set(irqs_on));
+    }
+    fn kick(cpu: CpuId) {
+        let (kicked, wake) = &KICKED[cpu.index()];
+        *kicked.lock().unwrap() = true;
+        wake.notify_one();
+    }
+}
+
+/// Runs `f` as CPU `index` with interrupts off, or without a number.
+pub fn on_cpu<R>(index: Option<u32>, f: impl FnOnce() -> R) -> R {
+    ME.with(|me| me.set(index.map(|i| CpuId::new(i).unwrap())));
+    let result = f();
+    assert!(!IRQS.with(Cell::get), "interrupts are off as on entry");
+    result
+}
+
+/// A number that only one thread at a time may touch; loom reports a race otherwise.
+pub struct Protected(UnsafeCell<u32>);
+
+// SAFETY: every access is under the lock that is being checked, and loom verifies that.
+unsafe impl Sync for Protected {}
+// SAFETY: a plain number.
+unsafe impl Send for Protected {}
+
+impl Protected {
+    pub fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+    pub fn add_one(&self) {
+        // SAFETY: under the lock; loom fails the model if two threads are here.
+        self.0.with_mut(|n| unsafe { *n += 1 });
+    }
+    pub fn get(&self) -> u32 {
+        // SAFETY: all other threads have been joined, or the caller holds the lock.
+        self.0.with(|n| unsafe { *n })
+    }
+}
+
+/// Explores `f` with at most `preemptions` involuntary switches per execution (`LOOM_MAX_PREEMPTIONS` overrides).
+pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.max_branches = 20_000;
+    builder.check(f);
+}
