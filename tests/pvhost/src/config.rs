@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use pvlock::MAX_CPUS;
 
 use crate::policy::Policies;
+use crate::step::Trap;
 
 /// The shortest slice. Switching costs about 5 µs, so below this a vCPU would do nothing but be switched.
 pub const MIN_QUANTUM: Duration = Duration::from_micros(20);
@@ -68,6 +69,8 @@ pub struct Config {
     pub policies: Policies,
     /// The guest's interrupt handler; it gets the set of pending interrupts and runs with interrupts off.
     pub interrupt_handler: Option<fn(u64)>,
+    /// Freezes at named steps of the guest.
+    pub traps: Vec<Trap>,
     /// How long the guest may run before it counts as hung.
     pub limit: Duration,
 }
@@ -85,6 +88,7 @@ impl Config {
             abilities: Abilities::all(),
             policies: Policies::KVM,
             interrupt_handler: None,
+            traps: Vec::new(),
             limit: Duration::from_secs(60),
         }
     }

@@ -75,6 +75,11 @@ pub struct Torn([UnsafeCell<u64>; 2]);
 unsafe impl Sync for Torn {}
 
 impl Torn {
+    /// Never entered.
+    pub const fn new() -> Self {
+        Self([const { UnsafeCell::new(0) }; 2])
+    }
+
     /// Counts one entry; `inside` runs between the two halves.
     ///
     /// # Panics
@@ -143,8 +148,8 @@ pub fn contend<L: Lock>(
     };
 
     let load = ForeignLoad::begin();
-    let (tsc, start_ns) = (rdtsc(), clock::now_ns());
     let running = run::start(config, guest)?;
+    let (tsc, start_ns) = (rdtsc(), clock::now_ns());
     sleep(duration);
     let cpu_burned = running.report().cpu_time();
     shared.stop.store(true, Relaxed);

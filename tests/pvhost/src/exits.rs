@@ -52,8 +52,7 @@ pub(crate) fn yield_to(target: CpuId) {
         bump(&place.vcpu.counters.yields);
         spin_for(place.host.config.exit_cost);
         let me = place.vcpu.index();
-        let now_ns = now_ns();
-        let mut state = place.lock();
+        let (mut state, now_ns) = place.lock();
         if target.index() >= place.host.vcpus.len() {
             return;
         }
@@ -70,8 +69,7 @@ pub(crate) fn yield_to(target: CpuId) {
 pub(crate) fn pause_loop() {
     in_host(|place| {
         spin_for(place.host.config.exit_cost);
-        let now_ns = now_ns();
-        let mut state = place.lock();
+        let (mut state, now_ns) = place.lock();
         let (next, poke) = boost::on_spin(place, &mut state, now_ns);
         place.settle(state, next, poke, now_ns);
     });
@@ -84,8 +82,7 @@ pub(crate) fn halt(with_irqs_on: bool) {
         bump(&counters.halts);
         spin_for(place.host.config.exit_cost);
         let me = place.vcpu.index();
-        let now_ns = now_ns();
-        let mut state = place.lock();
+        let (mut state, now_ns) = place.lock();
         let task = &mut state.sched.tasks[me];
         if core::mem::take(&mut task.kicked) {
             bump(&counters.sticky_kicks);
@@ -114,9 +111,8 @@ pub(crate) fn kick(target: CpuId) {
         if target >= place.host.vcpus.len() {
             return;
         }
-        let now_ns = now_ns();
-        let mut state = place.lock();
-        let poke = place.host.kick_locked(&mut state, target);
+        let (mut state, now_ns) = place.lock();
+        let poke = place.host.kick_locked(&mut state, target, now_ns);
         let yields = place.host.config.policies.kick == Kick::WakesAndYields;
         // A yield marks the same slot as the wake-up did, so it makes the wake-up's own poke superfluous.
         match if yields { state.sched.yield_to(me, target, now_ns) } else { None } {
@@ -137,8 +133,8 @@ pub(crate) fn send_irq(target: CpuId, vector: u32) {
         let Some(receiver) = place.host.vcpus.get(target.index()) else { return };
         // ORDERING: AcqRel, pair PVHOST-IRQ (in `take_interrupts`): the handler sees what was written before the send.
         receiver.pending_irqs.fetch_or(1 << (vector % 64), AcqRel);
-        let mut state = place.lock();
-        let poke = place.host.notice_irq_locked(&mut state, target.index());
+        let (mut state, now_ns) = place.lock();
+        let poke = place.host.notice_irq_locked(&mut state, target.index(), now_ns);
         drop(state);
         place.host.poke(poke);
     });
@@ -149,8 +145,7 @@ pub(crate) fn freeze_me(duration: Duration) {
     in_host(|place| {
         bump(&place.vcpu.counters.freezes);
         let me = place.vcpu.index();
-        let now_ns = now_ns();
-        let mut state = place.lock();
+        let (mut state, now_ns) = place.lock();
         state.sched.freeze(me, now_ns + duration.as_nanos() as u64);
         let next = state.sched.deschedule(me, State::Runnable, now_ns);
         place.host.changed.notify_all();
@@ -166,8 +161,7 @@ impl Place {
 
     /// The guest's function has ended; `died` says why when it panicked. The thread is no vCPU any more.
     pub(crate) fn end(&self, died: Option<String>) {
-        let now_ns = now_ns();
-        let mut state = self.lock();
+        let (mut state, now_ns) = self.lock();
         if let (Some(message), None) = (died, &state.died) {
             state.died = Some((self.vcpu.cpu, message));
         }
@@ -188,8 +182,7 @@ impl Place {
     fn tick(&self, rip: usize) {
         bump(&self.vcpu.counters.ticks);
         let me = self.vcpu.index();
-        let now_ns = now_ns();
-        let mut state = self.lock();
+        let (mut state, now_ns) = self.lock();
         let spins = self.host.config.policies.detector == BusySpinDetector::TwoTicks
             && rip != 0
             && self.vcpu.tick_rip.swap(rip, Relaxed) == rip;
@@ -209,14 +202,15 @@ impl Place {
         self.settle(state, next, Poke::Nobody, now_ns);
     }
 
-    /// The host's lock, for a vCPU: one that has been abandoned gets no further.
-    fn lock(&self) -> MutexGuard<'static, HostState> {
+    /// The host's lock, and the time: read under the lock, so that it never runs backwards from one holder to the next. A vCPU
+    /// that has been abandoned gets no further.
+    fn lock(&self) -> (MutexGuard<'static, HostState>, u64) {
         let state = self.host.lock();
         if state.abandoned {
             drop(state);
             park_for_ever();
         }
-        state
+        (state, now_ns())
     }
 
     /// Does what the scheduler has decided about this vCPU and a third one. Returns when this vCPU runs again.

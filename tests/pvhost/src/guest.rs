@@ -6,6 +6,7 @@ use core::time::Duration;
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::{Cpu, CpuId};
 
+use crate::clock::now_ns;
 use crate::config::Abilities;
 use crate::counters::bump;
 use crate::steal::StealRecord;
@@ -169,7 +170,7 @@ impl Hypervisor for PvHost {
             && cpu.index() < host.vcpus.len()
         {
             let mut state = host.lock();
-            let poke = host.kick_locked(&mut state, cpu.index());
+            let poke = host.kick_locked(&mut state, cpu.index(), now_ns());
             drop(state);
             host.poke(poke);
         }

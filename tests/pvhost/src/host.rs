@@ -1,7 +1,7 @@
 //! The host's shared state, and what it does to vCPUs: start them, interrupt them, stop all of them for good.
 
-use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicUsize};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::sched::{Elected, Poke, Scheduler, State};
 use crate::signal;
 use crate::slice::SliceClock;
+use crate::step::Trap;
 use crate::vcpu::Vcpu;
 
 /// One host. Never freed: vCPUs that are abandoned after a hang stay parked on it.
@@ -27,7 +28,9 @@ pub(crate) struct Host {
     pub(crate) changed: Condvar,
     /// The guest is over: for who waits for it.
     pub(crate) over: Condvar,
-    pub(crate) started_ns: u64,
+    /// Who is to be frozen where, and how many such traps there are.
+    pub(crate) traps: Mutex<Vec<Trap>>,
+    pub(crate) armed_traps: AtomicUsize,
 }
 
 /// What the host's lock guards.
@@ -35,6 +38,8 @@ pub(crate) struct Host {
 /// A vCPU holds the lock only inside the host, where no tick stops it, so it is held for a microsecond at most.
 #[derive(Debug)]
 pub(crate) struct HostState {
+    /// When the first vCPU was allowed to run.
+    pub(crate) started_ns: u64,
     pub(crate) sched: Scheduler,
     /// The undirected yield that is next begins after this vCPU.
     pub(crate) last_boosted: usize,
@@ -59,19 +64,18 @@ impl Host {
     pub(crate) fn leak(config: Config, cpus: Vec<usize>) -> &'static Self {
         let quantum_ns = config.quantum.as_nanos() as u64;
         let clock = SliceClock::new(config.slices, quantum_ns);
-        let now_ns = now_ns();
-        let sched = Scheduler::new(config.vcpus, cpus.len(), quantum_ns, clock, now_ns);
+        let sched = Scheduler::new(config.vcpus, cpus.len(), quantum_ns, clock);
         let vcpus = (0..config.vcpus as u32).filter_map(CpuId::new).map(Vcpu::new).collect();
-        let state = HostState { sched, last_boosted: 0, died: None, abandoned: false };
-        let state = Mutex::new(state);
+        let state = HostState { started_ns: now_ns(), sched, last_boosted: 0, died: None, abandoned: false };
         Box::leak(Box::new(Self {
+            armed_traps: AtomicUsize::new(config.traps.len()),
+            traps: Mutex::new(config.traps.clone()),
             config,
             cpus,
             vcpus,
-            state,
+            state: Mutex::new(state),
             changed: Condvar::new(),
             over: Condvar::new(),
-            started_ns: now_ns,
         }))
     }
 
@@ -114,16 +118,18 @@ impl Host {
     pub(crate) fn start_guest(&self) {
         let mut state = self.lock();
         let now_ns = now_ns();
+        state.started_ns = now_ns;
+        state.sched.begin(now_ns);
         let first: Vec<_> = (0..self.cpus.len()).filter_map(|slot| state.sched.fill(slot, now_ns)).collect();
         drop(state);
         first.into_iter().for_each(|elected| self.start(elected));
     }
 
     /// Wakes a halted vCPU or, when it is not halted, makes its next halt return at once.
-    pub(crate) fn kick_locked(&self, state: &mut HostState, target: usize) -> Poke {
+    pub(crate) fn kick_locked(&self, state: &mut HostState, target: usize, now_ns: u64) -> Poke {
         let task = &mut state.sched.tasks[target];
         match task.state {
-            State::Halted => state.sched.wake(target, now_ns()),
+            State::Halted => state.sched.wake(target, now_ns),
             State::Running | State::Runnable => {
                 task.kicked = true;
                 Poke::Nobody
@@ -133,9 +139,9 @@ impl Host {
     }
 
     /// Brings an interrupt that has been made pending to its vCPU's notice.
-    pub(crate) fn notice_irq_locked(&self, state: &mut HostState, target: usize) -> Poke {
+    pub(crate) fn notice_irq_locked(&self, state: &mut HostState, target: usize, now_ns: u64) -> Poke {
         match state.sched.tasks[target].state {
-            State::Halted if state.sched.tasks[target].halted_with_irqs_on => state.sched.wake(target, now_ns()),
+            State::Halted if state.sched.tasks[target].halted_with_irqs_on => state.sched.wake(target, now_ns),
             State::Running => Poke::Interrupt(target),
             // Taken when it is switched in, or when it turns interrupts on.
             State::Halted | State::Runnable | State::Finished => Poke::Nobody,

@@ -48,4 +48,4 @@ pub use report::{Failure, Report, VcpuReport};
 pub use run::{Running, run, start};
 pub use sched::State;
 pub use steal::StealRecord;
-pub use step::{Step, freeze_at, step};
+pub use step::{Step, Trap, step};

@@ -75,7 +75,7 @@ impl Report {
             }
         });
         let vcpus = vcpus.collect();
-        Self { elapsed: Duration::from_nanos(now_ns - host.started_ns), vcpus }
+        Self { elapsed: Duration::from_nanos(now_ns - state.started_ns), vcpus }
     }
 
     /// The sum of all vCPUs' counters.

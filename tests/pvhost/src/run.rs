@@ -12,13 +12,13 @@ use pvlock::CpuId;
 
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::config::{Config, ConfigError};
+use crate::guest;
 use crate::host::{Host, HostState};
 use crate::report::{Failure, Report};
 use crate::sched::State;
 use crate::signal::{self, TickTimer};
 use crate::steal::StealRecord;
 use crate::vcpu::{CONTEXT, Place};
-use crate::{guest, step};
 
 /// For how long all vCPUs may be halted before that counts as a lost wake-up. Long enough for a test to kick from outside.
 const ALL_HALTED_LIMIT: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ impl Running {
             return;
         }
         let mut state = self.host.lock();
-        let poke = self.host.kick_locked(&mut state, cpu.index());
+        let poke = self.host.kick_locked(&mut state, cpu.index(), now_ns());
         drop(state);
         self.host.poke(poke);
     }
@@ -168,7 +168,6 @@ impl Drop for Running {
         if !is_over(&state) {
             self.host.abandon_locked(&mut state);
         }
-        step::disarm();
     }
 }
 
@@ -182,7 +181,6 @@ fn enter_place(host: &'static Host, id: usize, slot: usize) -> Result<Place, Con
     let vcpu = &host.vcpus[id];
     vcpu.tid.store(tid, Relaxed);
     host.bind(0, slot).map_err(ConfigError::Affinity)?;
-    prefer(tid);
     let timer = TickTimer::new(tid).map_err(ConfigError::Signals)?;
     StealRecord::of(vcpu.cpu).register();
     Ok(Place { host, vcpu, timer })
@@ -234,7 +232,7 @@ fn be_clock(host: &'static Host) {
             now_ns
         };
         let lost_wake = Duration::from_nanos(now_ns - waited_since_ns) >= ALL_HALTED_LIMIT;
-        if lost_wake || Duration::from_nanos(now_ns - host.started_ns) >= limit {
+        if lost_wake || Duration::from_nanos(now_ns - state.started_ns) >= limit {
             host.abandon_locked(&mut state);
             return;
         }
@@ -242,15 +240,6 @@ fn be_clock(host: &'static Host) {
         let wait = until_thaw.min(LOOK_EVERY);
         state = host.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
     }
-}
-
-/// Asks that the thread `tid` gets CPU time before other processes do. They would steal time that no record shows. Without the
-/// right to it, measurements are noisier.
-fn prefer(tid: i32) {
-    /// The lowest nice value of Linux.
-    const FIRST: i32 = -20;
-    // SAFETY: `setpriority` touches no memory.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, FIRST) };
 }
 
 /// Asks for real-time priority, so that a freeze ends in time also while vCPUs use all CPUs. Without the right to it, freezes

@@ -101,7 +101,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     /// All vCPUs ready to run, none running.
-    pub(crate) fn new(vcpus: usize, slots: usize, quantum_ns: u64, clock: SliceClock, now_ns: u64) -> Self {
+    pub(crate) fn new(vcpus: usize, slots: usize, quantum_ns: u64, clock: SliceClock) -> Self {
         let mut waiting = VcpuSet::new(vcpus);
         let tasks = (0..vcpus).map(|id| {
             waiting.insert(id);
@@ -109,7 +109,7 @@ impl Scheduler {
                 state: State::Runnable,
                 slot: id % slots,
                 vruntime_ns: 0,
-                since_ns: now_ns,
+                since_ns: 0,
                 run_ns: 0,
                 steal_ns: 0,
                 halted_ns: 0,
@@ -121,6 +121,11 @@ impl Scheduler {
         let tasks = tasks.collect();
         let idle = Slot { current: None, buddy: None, slice_end_ns: 0, resched: false };
         Self { tasks, slots: vec![idle; slots], quantum_ns, clock, waiting }
+    }
+
+    /// Time begins.
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.tasks.iter_mut().for_each(|task| task.since_ns = now_ns);
     }
 
     /// Gives `slot` to the best waiting vCPU, if it is idle and there is one.
@@ -259,7 +264,7 @@ impl Scheduler {
     /// Gives the slot that `id` has just left to the best vCPU, `id` included unless it is passed over and there is another.
     fn hand_on(&mut self, id: usize, passed_over: Option<usize>, now_ns: u64) -> Next {
         let slot = self.tasks[id].slot;
-        let best = self.pick(slot, passed_over).or_else(|| passed_over.filter(|&id| self.is_eligible(id)));
+        let best = self.pick(slot, passed_over);
         if best != Some(id) {
             return Next::Switch(best.map(|best| self.start(best, slot, now_ns)));
         }
@@ -293,7 +298,7 @@ impl Scheduler {
         Elected { vcpu: id, slot, migrated, steal_ns: task.steal_ns, slice_end_ns }
     }
 
-    /// The best vCPU for `slot`.
+    /// The best vCPU for `slot`. `passed_over` is it only if nobody else waits for this slot, nor far behind for another.
     fn pick(&mut self, slot: usize, passed_over: Option<usize>) -> Option<usize> {
         let buddy = self.slots[slot].buddy.take();
         let least = |own: bool| {
@@ -301,7 +306,8 @@ impl Scheduler {
                 .filter(|&id| Some(id) != passed_over && self.is_eligible(id) && (self.tasks[id].slot == slot) == own)
                 .min_by_key(|&id| self.tasks[id].vruntime_ns)
         };
-        let (own, other) = (least(true), least(false));
+        let own = least(true).or_else(|| passed_over.filter(|&id| self.is_eligible(id)));
+        let other = least(false);
         let best = match (own, other) {
             (Some(own), Some(other)) if self.is_behind(other, own, self.quantum_ns) => Some(other),
             (Some(own), _) => Some(own),
@@ -362,3 +368,6 @@ impl Scheduler {
         self.tasks[running].vruntime_ns + now_ns.saturating_sub(self.tasks[running].since_ns)
     }
 }
+
+#[cfg(test)]
+mod tests;

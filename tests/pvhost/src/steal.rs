@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 use memoffset::offset_of;
+use pvlock::kvm::StealTime;
 use pvlock::{CpuId, MAX_CPUS};
 use static_assertions::const_assert_eq;
 
@@ -11,7 +12,7 @@ const PREEMPTED: u8 = 1 << 0;
 /// `KVM_VCPU_FLUSH_TLB`, bit 1 of the byte: the guest asks for a TLB flush before the vCPU runs again.
 const FLUSH_TLB: u8 = 1 << 1;
 
-/// The steal-time record of one vCPU, with the layout of KVM's `struct kvm_steal_time`.
+/// The steal-time record of one vCPU, with the layout of [`StealTime`].
 ///
 /// Only the host writes it, but for the flush mark.
 #[derive(Debug)]
@@ -23,11 +24,11 @@ pub struct StealRecord {
     preempted: AtomicU8,
 }
 
-const_assert_eq!(size_of::<StealRecord>(), 64);
-const_assert_eq!(offset_of!(StealRecord, steal), 0);
-const_assert_eq!(offset_of!(StealRecord, version), 8);
-const_assert_eq!(offset_of!(StealRecord, flags), 12);
-const_assert_eq!(offset_of!(StealRecord, preempted), 16);
+const_assert_eq!(size_of::<StealRecord>(), size_of::<StealTime>());
+const_assert_eq!(offset_of!(StealRecord, steal), offset_of!(StealTime, steal));
+const_assert_eq!(offset_of!(StealRecord, version), offset_of!(StealTime, version));
+const_assert_eq!(offset_of!(StealRecord, flags), offset_of!(StealTime, flags));
+const_assert_eq!(offset_of!(StealRecord, preempted), offset_of!(StealTime, preempted));
 
 /// One record per CPU, at a fixed address, so that asking for a CPU's state is a single load.
 static TABLE: [StealRecord; MAX_CPUS] = [const { StealRecord::new() }; MAX_CPUS];
