@@ -39,6 +39,10 @@ global_asm!(
     MAX_CPUS = const MAX_CPUS,
 );
 
+/// The registers that the routine may change, besides the flags: what an `asm!` that calls it has to declare, as
+/// [`vcpu_is_preempted_raw`] does.
+pub const CLOBBERED: [&str; 2] = ["rax", "rdi"];
+
 unsafe extern "C" {
     /// The routine. Not to be called from Rust: the C calling convention would save registers that it leaves alone.
     fn pvlock_vcpu_is_preempted();

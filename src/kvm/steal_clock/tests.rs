@@ -22,13 +22,14 @@ impl Host {
     }
 
     fn version(&self) -> &AtomicU32 {
+        let field = self.0.get().cast::<u8>().wrapping_add(8);
         // SAFETY: a field of the record, aligned, shared as atomic only.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.0.get()).version) }
+        unsafe { AtomicU32::from_ptr(field.cast()) }
     }
 
     fn steal(&self) -> &AtomicU64 {
         // SAFETY: a field of the record, aligned, shared as atomic only.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.0.get()).steal) }
+        unsafe { AtomicU64::from_ptr(self.0.get().cast()) }
     }
 }
 
