@@ -226,7 +226,7 @@ impl Cpus {
     pub(crate) fn claim_apic_id(&self, cpu: CpuId, apic: ApicId) -> Result<(), RegisterError> {
         let own = &self.0[cpu.index()];
         let before = own.fetch_or(KNOWN | u64::from(apic.0), Relaxed);
-        // ORDERING: SeqCst, pair KVM-APIC-CLAIM (the same fence on a CPU that claims the same id): each publishes its claim
+        // ORDERING: SeqCst, pair KVM-APIC-CLAIM (with itself, on a CPU that claims the same id): each publishes its claim
         //   before it looks for others, so at least one of the two sees the other.
         fence(SeqCst);
         let taken_by = (0..).zip(&self.0).find_map(|(index, entry)| {
