@@ -4,7 +4,7 @@ use core::fmt;
 
 use pvlock::hypervisor::Kvm;
 use pvlock::stats;
-use pvlock_rt::{ExitCode, command_line, println, sleep_ms};
+use pvlock_rt::{ExitCode, Quoted, command_line, println, sleep_ms};
 
 use crate::host;
 use crate::locks::LockName;
@@ -78,33 +78,13 @@ fn checked(keys: &'static [&'static str], body: impl FnOnce(&Params) -> Result<(
 fn print_totals() {
     let sum = stats::total();
     println!(
-        "total yields={} kicks={} halts={} fruitless={} rt_halts={} ever_preempted={}",
+        "total yields={} kicks={} halts={} fruitless={} rt_halts={} rt_kicks={} ever_preempted={}",
         sum.yields,
         sum.kicks,
         sum.halts,
         sum.fruitless_yields,
         pvlock_rt::halts(),
+        pvlock_rt::trial_kicks(),
         host::yes_or_no(Kvm::report().ever_preempted)
     );
-}
-
-/// A value of the machine-readable lines that may contain spaces.
-#[derive(Debug)]
-pub struct Quoted<T>(pub T);
-
-impl<T: fmt::Display> fmt::Display for Quoted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct WithoutQuotes<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl fmt::Write for WithoutQuotes<'_, '_> {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                text.split_inclusive('"').try_for_each(|part| match part.strip_suffix('"') {
-                    Some(before) => write!(self.0, "{before}'"),
-                    None => self.0.write_str(part),
-                })
-            }
-        }
-        f.write_str("\"")?;
-        fmt::Write::write_fmt(&mut WithoutQuotes(f), format_args!("{}", self.0))?;
-        f.write_str("\"")
-    }
 }

@@ -5,9 +5,7 @@ use core::fmt;
 use pvlock::hypervisor::Kvm;
 use pvlock::kvm::hypercall::{kick_cpu, sched_yield};
 use pvlock::kvm::{Decision, Decisions, Features};
-use pvlock_rt::{cpu_count, current, hypervisor_present, println, tsc_khz};
-
-use crate::guest::Quoted;
+use pvlock_rt::{Quoted, cpu_count, current, hypervisor_present, println, tsc_khz};
 
 /// Prints the `host` line.
 pub fn print() {

@@ -10,6 +10,7 @@ use pvlock::CpuId;
 use spin::Once;
 use x86_64::instructions::interrupts;
 
+use crate::console::Quoted;
 use crate::error::BootError;
 use crate::exit::{ExitCode, exit};
 use crate::per_cpu::{BOOT_CPU, PerCpu, STACK_TOP};
@@ -70,7 +71,7 @@ extern "C" fn boot_cpu_main(start_info: u32) -> ! {
     unsafe { segments::install(&BOOT_CPU, &InterruptStacks::boot()) };
     traps::load();
     if let Err(error) = start(start_info) {
-        println!("error message=\"{error}\"");
+        println!("error message={}", Quoted(error));
         println!("end status=fail");
         exit(ExitCode::Failure)
     }

@@ -67,7 +67,7 @@ boot_cpu_start64:
 # One CPU is started at a time; who finds the mailbox empty came too late and stays out.
 ap_start64:
     xor edi, edi
-    xchg rdi, [ap_mailbox]
+    xchg rdi, [ap_mailbox]          # ORDERING: a full barrier, pair AP-START (smp.rs)
     test rdi, rdi
     jz 2f
     mov ecx, 0xc0000101             # IA32_GS_BASE

@@ -83,6 +83,27 @@ pub(crate) fn emergency(text: fmt::Arguments<'_>) {
     }
 }
 
+/// A value of a machine-readable line that may contain spaces: printed in double quotes, without any inside.
+#[derive(Debug)]
+pub struct Quoted<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Quoted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct WithoutQuotes<'a, 'b>(&'a mut fmt::Formatter<'b>);
+        impl Write for WithoutQuotes<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                text.split_inclusive('"').try_for_each(|part| match part.strip_suffix('"') {
+                    Some(before) => write!(self.0, "{before}'"),
+                    None => self.0.write_str(part),
+                })
+            }
+        }
+        f.write_str("\"")?;
+        write!(WithoutQuotes(f), "{}", self.0)?;
+        f.write_str("\"")
+    }
+}
+
 /// Prints one line on the console of the guest.
 #[macro_export]
 macro_rules! println {

@@ -1,6 +1,8 @@
 //! The kernel side of `pvlock`: the [`Cpu`] implementation of the example guests, and what each CPU does to register.
 
-use pvlock::hypervisor::Kvm;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pvlock::hypervisor::{Hypervisor, Kvm};
 use pvlock::kvm::{self, RegisterError};
 use pvlock::{ApicId, Cpu, CpuId};
 use raw_cpuid::cpuid;
@@ -52,9 +54,22 @@ pub(crate) fn register(block: &PerCpu) -> Result<(), BootError> {
     }
 }
 
+/// Trial kicks, see [`trial_kicks`].
+static TRIAL_KICKS: AtomicU64 = AtomicU64::new(0);
+
+/// Hypercalls that the runtime caused: where waiters may halt, one trial kick per CPU.
+pub fn trial_kicks() -> u64 {
+    // ORDERING: Relaxed, a statistic.
+    TRIAL_KICKS.load(Relaxed)
+}
+
 /// From here on the CPU's local APIC is on, so that a kick can end its halts.
 pub(crate) fn ready(block: &PerCpu) {
     let cpu = block.cpu().expect("a CPU has its number before it is ready");
+    if Kvm::can_halt() {
+        // ORDERING: Relaxed, as above.
+        TRIAL_KICKS.fetch_add(1, Relaxed);
+    }
     if let Err(error) = Kvm::ready_to_be_kicked(cpu) {
         // Not the end: the locks then spin and yield.
         println!("# {cpu}: {error}");

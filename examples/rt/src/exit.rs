@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
+use crate::console::Quoted;
 use crate::{console, per_cpu};
 
 /// Port of QEMU's `isa-debug-exit` device, 4 bytes wide.
@@ -45,14 +46,10 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         }
     }
     let cpu = per_cpu::this_cpu().cpu().map_or(-1, |cpu| cpu.index() as i64);
+    let message = Quoted(info.message());
     match info.location() {
-        Some(at) => console::emergency(format_args!(
-            "panic cpu={cpu} at={}:{} message=\"{}\"\nend status=fail\n",
-            at.file(),
-            at.line(),
-            info.message()
-        )),
-        None => console::emergency(format_args!("panic cpu={cpu} message=\"{}\"\nend status=fail\n", info.message())),
+        Some(at) => console::emergency(format_args!("panic cpu={cpu} at={at} message={message}\nend status=fail\n")),
+        None => console::emergency(format_args!("panic cpu={cpu} message={message}\nend status=fail\n")),
     }
     exit(ExitCode::Panic)
 }

@@ -58,7 +58,8 @@ mod work;
 
 pub use boot::command_line;
 pub use clock::{sleep_ms, tsc, tsc_khz};
-pub use cpu::{RtCpu, hypervisor_present};
+pub use console::Quoted;
+pub use cpu::{RtCpu, hypervisor_present, trial_kicks};
 pub use exit::{ExitCode, exit};
 pub use lapic::{start_periodic_timer, start_timer, stop_timer};
 pub use per_cpu::current;
