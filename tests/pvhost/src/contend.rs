@@ -112,11 +112,22 @@ impl Torn {
 
 #[derive(Debug)]
 struct Shared<L> {
-    lock: L,
-    data: Torn,
-    stop: AtomicBool,
+    contended: Contention<L>,
+    stop: OwnLine<AtomicBool>,
     results: Mutex<Vec<Outcome>>,
 }
+
+/// A lock and its data side by side, as a mutex has them, with nothing else in the cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Contention<L> {
+    lock: L,
+    data: Torn,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 #[derive(Clone, Debug)]
 struct Outcome {
@@ -137,9 +148,8 @@ pub fn contend<L: Lock>(
 ) -> Result<Contended, Box<dyn core::error::Error + Send + Sync>> {
     let (vcpus, cpus) = (config.vcpus, config.cpus);
     let shared = Arc::new(Shared {
-        lock: L::default(),
-        data: Torn::default(),
-        stop: AtomicBool::new(false),
+        contended: Contention::<L>::default(),
+        stop: OwnLine::default(),
         results: Mutex::new(Vec::with_capacity(vcpus)),
     });
     let guest = {
@@ -152,7 +162,7 @@ pub fn contend<L: Lock>(
     let (tsc, start_ns) = (rdtsc(), clock::now_ns());
     sleep(duration);
     let cpu_burned = running.report().cpu_time();
-    shared.stop.store(true, Relaxed);
+    shared.stop.0.store(true, Relaxed);
     let (tsc, elapsed_ns) = (rdtsc() - tsc, clock::now_ns() - start_ns);
     let foreign_cpus = load.end();
     let report = running.wait()?;
@@ -176,12 +186,12 @@ pub fn contend<L: Lock>(
 
 fn contender<L: Lock>(shared: &Shared<L>, cpu: CpuId, sections: Sections) {
     let mut outcome = Outcome { cpu, ops: 0, waits_tsc: [0; 64], longest_tsc: 0 };
-    while !shared.stop.load(Relaxed) {
+    while !shared.stop.0.load(Relaxed) {
         let asked = rdtsc();
-        let got = shared.lock.with(|| {
+        let got = shared.contended.lock.with(|| {
             let got = rdtsc();
             // SAFETY: the lock is held.
-            unsafe { shared.data.enter(|| work(sections.critical)) };
+            unsafe { shared.contended.data.enter(|| work(sections.critical)) };
             got
         });
         let wait = got.wrapping_sub(asked);

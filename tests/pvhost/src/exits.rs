@@ -162,8 +162,8 @@ impl Place {
     /// The guest's function has ended; `died` says why when it panicked. The thread is no vCPU any more.
     pub(crate) fn end(&self, died: Option<String>) {
         let (mut state, now_ns) = self.lock();
-        if let (Some(message), None) = (died, &state.died) {
-            state.died = Some((self.vcpu.cpu, message));
+        if let Some(message) = died {
+            self.host.record_death_locked(&mut state, self.vcpu.cpu, message, now_ns);
         }
         let next = state.sched.deschedule(self.vcpu.index(), State::Finished, now_ns);
         StealRecord::of(self.vcpu.cpu).clear();
@@ -172,6 +172,16 @@ impl Place {
         if let Next::Switch(Some(elected)) = next {
             self.host.start(elected);
         }
+    }
+
+    /// The guest's interrupt handler has panicked. It may have been called on top of any instruction, so there is no way back.
+    pub(crate) fn die_in_handler(&self, message: String) -> ! {
+        CONTEXT.with(|context| context.enter());
+        let (mut state, now_ns) = self.lock();
+        self.host.record_death_locked(&mut state, self.vcpu.cpu, message, now_ns);
+        self.host.abandon_locked(&mut state);
+        drop(state);
+        self.park_for_ever()
     }
 
     /// A tick that was put off until the vCPU left the host.
@@ -208,7 +218,7 @@ impl Place {
         let state = self.host.lock();
         if state.abandoned {
             drop(state);
-            park_for_ever();
+            self.park_for_ever();
         }
         (state, now_ns())
     }
@@ -271,11 +281,12 @@ impl Place {
     fn next_tick_ns(&self) -> u64 {
         CONTEXT.with(|context| context.next_tick_ns.get())
     }
-}
 
-fn park_for_ever() -> ! {
-    let never = AtomicU32::new(0);
-    loop {
-        atomic_wait::wait(&never, 0);
+    fn park_for_ever(&self) -> ! {
+        self.host.parked.fetch_add(1, Relaxed);
+        let never = AtomicU32::new(0);
+        loop {
+            atomic_wait::wait(&never, 0);
+        }
     }
 }

@@ -3,12 +3,15 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicBool, compiler_fence};
 use core::time::Duration;
+use std::panic::catch_unwind;
+
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::{Cpu, CpuId};
 
 use crate::clock::now_ns;
 use crate::config::Abilities;
 use crate::counters::bump;
+use crate::report::panic_message;
 use crate::steal::StealRecord;
 use crate::vcpu::{CONTEXT, Context};
 use crate::{exits, host};
@@ -87,7 +90,10 @@ pub(crate) fn take_interrupts(context: &Context) {
         let vectors = place.vcpu.pending_irqs.swap(0, AcqRel);
         bump(&place.vcpu.counters.irqs_taken);
         if let Some(handler) = place.host.config.interrupt_handler {
-            handler(vectors);
+            // An unwinding panic could not leave the signal handler that this may run in.
+            if let Err(payload) = catch_unwind(|| handler(vectors)) {
+                place.die_in_handler(panic_message(payload));
+            }
         }
         compiler_fence(AcqRel);
         context.irqs_on.store(true, Relaxed);

@@ -31,6 +31,8 @@ pub(crate) struct Host {
     /// Who is to be frozen where, and how many such traps there are.
     pub(crate) traps: Mutex<Vec<Trap>>,
     pub(crate) armed_traps: AtomicUsize,
+    /// vCPUs that were stopped for good while they had a slot.
+    pub(crate) parked: AtomicUsize,
 }
 
 /// What the host's lock guards.
@@ -43,10 +45,18 @@ pub(crate) struct HostState {
     pub(crate) sched: Scheduler,
     /// The undirected yield that is next begins after this vCPU.
     pub(crate) last_boosted: usize,
-    /// First vCPU that panicked, with its message.
-    pub(crate) died: Option<(CpuId, String)>,
+    /// First vCPU that panicked.
+    pub(crate) died: Option<Death>,
     /// No vCPU runs any more, ever.
     pub(crate) abandoned: bool,
+}
+
+/// A vCPU's panic.
+#[derive(Clone, Debug)]
+pub(crate) struct Death {
+    pub(crate) cpu: CpuId,
+    pub(crate) message: String,
+    pub(crate) at_ns: u64,
 }
 
 /// The host whose guest runs now.
@@ -69,6 +79,7 @@ impl Host {
         let state = HostState { started_ns: now_ns(), sched, last_boosted: 0, died: None, abandoned: false };
         Box::leak(Box::new(Self {
             armed_traps: AtomicUsize::new(config.traps.len()),
+            parked: AtomicUsize::new(0),
             traps: Mutex::new(config.traps.clone()),
             config,
             cpus,
@@ -146,6 +157,14 @@ impl Host {
             // Taken when it is switched in, or when it turns interrupts on.
             State::Halted | State::Runnable | State::Finished => Poke::Nobody,
         }
+    }
+
+    /// The vCPU `cpu` has panicked.
+    pub(crate) fn record_death_locked(&self, state: &mut HostState, cpu: CpuId, message: String, at_ns: u64) {
+        if state.died.is_none() {
+            state.died = Some(Death { cpu, message, at_ns });
+        }
+        self.changed.notify_all();
     }
 
     /// Stops all vCPUs for good: those that run park at their next tick, the others are never started again.

@@ -1,5 +1,6 @@
 //! What a run ends in: a report of every vCPU, or a failure that carries one.
 
+use core::any::Any;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -107,6 +108,14 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(payload: Box<dyn Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message".into(), ToString::to_string),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::clock::{now_ns, thread_cpu_ns};
 use crate::config::{Config, ConfigError};
 use crate::guest;
 use crate::host::{Host, HostState};
-use crate::report::{Failure, Report};
+use crate::report::{Failure, Report, panic_message};
 use crate::sched::State;
 use crate::signal::{self, TickTimer};
 use crate::steal::StealRecord;
@@ -116,7 +116,9 @@ impl Running {
         }
         let abandoned = state.abandoned;
         drop(state);
-        if !abandoned {
+        if abandoned {
+            self.wait_until_parked();
+        } else {
             // All have left their function; let them end, so that their CPU times are final.
             self.threads.drain(..).for_each(|thread| drop(thread.join()));
         }
@@ -126,10 +128,22 @@ impl Running {
         let state = self.host.lock();
         let report = Report::take(self.host, &state);
         match &state.died {
-            Some((cpu, message)) => Err(Failure::Died { cpu: *cpu, message: message.clone(), report }),
+            Some(death) => Err(Failure::Died { cpu: death.cpu, message: death.message.clone(), report }),
             None if !abandoned => Ok(report),
             None if state.sched.all_halted() => Err(Failure::AllHalted(report)),
             None => Err(Failure::Hung(report)),
+        }
+    }
+
+    /// Waits until the vCPUs that had a slot have noticed that they were stopped for good, so that the next guest is not
+    /// disturbed by them. One that Linux does not let run is not waited for longer than a second.
+    fn wait_until_parked(&self) {
+        let had_a_slot = self.host.lock().sched.running().count();
+        for _ in 0..1000 {
+            if self.host.parked.load(Relaxed) >= had_a_slot {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -167,6 +181,8 @@ impl Drop for Running {
         let mut state = self.host.lock();
         if !is_over(&state) {
             self.host.abandon_locked(&mut state);
+            drop(state);
+            self.wait_until_parked();
         }
     }
 }
@@ -198,13 +214,7 @@ fn be_vcpu(place: Place, guest: &(impl Fn(CpuId) + ?Sized)) {
 
         context.enter();
         place.timer.delete();
-        let died = result.err().map(|payload| {
-            payload
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| payload.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "a panic without a message".into())
-        });
+        let died = result.err().map(panic_message);
         context.place.set(None);
         context.cpu.set(None);
         place.end(died);
@@ -224,7 +234,10 @@ fn be_clock(host: &'static Host) {
             let poke = state.sched.thaw(id, now_ns);
             host.poke(poke);
         }
-        let limit = if state.died.is_some() { AFTER_DEATH_LIMIT } else { host.config.limit };
+        let end_ns = match &state.died {
+            Some(death) => death.at_ns + AFTER_DEATH_LIMIT.as_nanos() as u64,
+            None => state.started_ns + host.config.limit.as_nanos() as u64,
+        };
         let waited_since_ns = if state.sched.all_halted() {
             *all_halted_since_ns.get_or_insert(now_ns)
         } else {
@@ -232,7 +245,7 @@ fn be_clock(host: &'static Host) {
             now_ns
         };
         let lost_wake = Duration::from_nanos(now_ns - waited_since_ns) >= ALL_HALTED_LIMIT;
-        if lost_wake || Duration::from_nanos(now_ns - state.started_ns) >= limit {
+        if lost_wake || now_ns >= end_ns {
             host.abandon_locked(&mut state);
             return;
         }

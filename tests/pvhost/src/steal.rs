@@ -71,7 +71,7 @@ impl StealRecord {
             let steal_ns = self.steal.load(Relaxed);
             // ORDERING: the second half of pair PVHOST-VERSION: `steal` is read before `version` is read again.
             fence(Acquire);
-            if before % 2 == 0 && self.version.load(Relaxed) == before {
+            if before.is_multiple_of(2) && self.version.load(Relaxed) == before {
                 return steal_ns;
             }
         }

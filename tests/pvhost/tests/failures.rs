@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pvhost::{Config, ConfigError, Failure, PvHost, State, Step, Trap, run, start, step};
+use pvhost::contend::{Sections, contend};
+use pvhost::locks::Lock;
+use pvhost::{Config, ConfigError, Failure, PvHost, State, Step, Trap, run, send_interrupt, start, step};
 use pvlock::CpuId;
 use pvlock::hypervisor::Hypervisor;
 
@@ -62,6 +64,41 @@ fn a_panic_ends_the_run_with_its_message() {
     let Failure::Died { cpu, message, report } = failure else { panic!("{failure}") };
     assert_eq!((cpu.index(), message.as_str()), (2, "vCPU 2 has had enough"));
     assert_eq!(report.vcpus[2].state, State::Finished);
+}
+
+#[test]
+fn a_panic_in_an_interrupt_handler_ends_the_run_too() {
+    let config = Config { interrupt_handler: Some(|_| panic!("not this vector")), ..Config::new(2, 1) };
+    let running = start(config, |me| {
+        send_interrupt(me, 5);
+        loop {
+            spin_loop();
+        }
+    });
+    let failure = running.expect("one CPU").wait().expect_err("a failure");
+    let Failure::Died { message, .. } = failure else { panic!("{failure}") };
+    assert_eq!(message, "not this vector");
+}
+
+/// Lets everybody in.
+#[derive(Default)]
+struct NoLock;
+
+impl Lock for NoLock {
+    const NAME: &'static str = "none";
+
+    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+}
+
+#[test]
+fn a_lock_that_does_not_exclude_is_found_out() {
+    // On one CPU even: the tick stops a vCPU inside.
+    let config = Config { quantum: Duration::from_micros(100), ..Config::new(3, 1) };
+    let sections = Sections { critical: 1000, non_critical: 10 };
+    let error = contend::<NoLock>(config, sections, Duration::from_millis(500)).expect_err("no exclusion");
+    assert!(error.to_string().contains("mutual exclusion is broken"), "{error}");
 }
 
 #[test]

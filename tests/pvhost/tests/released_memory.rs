@@ -5,16 +5,15 @@
 
 use core::hint::spin_loop;
 use core::num::NonZeroUsize;
-use core::ptr::NonNull;
-use core::sync::atomic::AtomicPtr;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU64};
 use core::time::Duration;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use pvhost::{Config, PvCpu, Slices, Torture, pause_loop_exit, run};
+use pvhost::{Config, PvCpu, Slices, Torture, freeze_me, pause_loop_exit, run};
 use pvlock::{CpuId, SpinMutex};
 
 const PAGE: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
@@ -38,22 +37,26 @@ fn unmap(page: NonNull<Countdown>) {
     unsafe { munmap(page.cast(), PAGE.get()) }.expect("a mapped page");
 }
 
-/// Takes part in one page; returns whether this vCPU was the last.
-fn take_part(page: NonNull<Countdown>) -> bool {
+/// Takes part in one page; returns whether this vCPU was the last. One owner in ten is frozen, so that its waiters halt.
+fn take_part(page: NonNull<Countdown>, rng: &mut fastrand::Rng) -> bool {
     // SAFETY: the page is there until the vCPU that counts down to 0 unmaps it, and this vCPU has not been counted yet.
     let countdown = unsafe { page.as_ref() };
     let mut left = countdown.lock();
     *left -= 1;
+    if rng.u8(0..10) == 0 {
+        freeze_me(Duration::from_micros(rng.u64(1..200)));
+    }
     *left == 0
 }
 
 #[test]
 fn a_lock_is_not_touched_after_its_release() {
     let current = Arc::new(AtomicPtr::new(map().as_ptr()));
-    let rounds = Arc::new(core::sync::atomic::AtomicU64::new(0));
+    let rounds = Arc::new(AtomicU64::new(0));
     let guest = {
         let (current, rounds) = (Arc::clone(&current), Arc::clone(&rounds));
-        move |_: CpuId| {
+        move |me: CpuId| {
+            let mut rng = fastrand::Rng::with_seed(me.index() as u64);
             let begun = Instant::now();
             let mut done = null_mut();
             loop {
@@ -66,7 +69,7 @@ fn a_lock_is_not_touched_after_its_release() {
                     continue;
                 }
                 done = page.as_ptr();
-                if take_part(page) {
+                if take_part(page, &mut rng) {
                     rounds.fetch_add(1, Relaxed);
                     // The next page is mapped before this one is unmapped, so that it is another one.
                     let next = if begun.elapsed() < Duration::from_secs(2) { map().as_ptr() } else { null_mut() };
@@ -84,5 +87,5 @@ fn a_lock_is_not_touched_after_its_release() {
     let report = run(config, guest).expect("a run without failure");
     let rounds = rounds.load(Relaxed);
     println!("{rounds} locks unmapped after use, {:?}", report.total());
-    assert!(rounds > 100, "{report}");
+    assert!(rounds > 100 && report.total().kicks_sent > 100, "{report}");
 }

@@ -109,7 +109,7 @@ fn draw_config(rng: &mut fastrand::Rng, seed: u64) -> Config {
         seed,
         freeze_one_in: rng.u32(10..100),
         freeze_max: Duration::from_micros(rng.u64(10..3000)),
-        spurious_one_in: rng.u32(0..8),
+        spurious_one_in: *rng.choice(&[0, 2, 4, 16]).unwrap_or(&0),
     };
     let kick = if rng.bool() { Kick::Wakes } else { Kick::WakesAndYields };
     Config {
