@@ -8,6 +8,7 @@ pub mod guard;
 pub mod hypervisor;
 pub mod kvm;
 pub mod lock;
+pub mod platform;
 pub mod preempted;
 pub mod stats;
 mod wait;

@@ -12,7 +12,7 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter { $($(#[$doc])* $variant,)* }
 
-        /// The counters of one CPU, or a sum over CPUs, since the last [`reset`].
+        /// The counters of one CPU, or a sum over CPUs, since the last reset.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Snapshot { $($(#[$doc])* pub $field: u64,)* }
@@ -58,7 +58,7 @@ counters! {
     Kick kicks,
     /// Times a head waiter reserved the lock for itself, so that nobody passes it any more.
     Reserve reserves,
-    /// Locks taken past a queue that had waiters.
+    /// Locks taken by a waiter past a queue of others. Acquisitions at the first attempt are not looked at.
     Pass passes,
     /// Foreign waits in which a preempted vCPU was boosted.
     Boost boosts,
