@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use pvlock::hypervisor::Kvm;
 use pvlock::stats;
 use pvlock_rt::{ExitCode, Quoted, command_line, println, sleep_ms};
 
@@ -78,13 +77,12 @@ fn checked(keys: &'static [&'static str], body: impl FnOnce(&Params) -> Result<(
 fn print_totals() {
     let sum = stats::total();
     println!(
-        "total yields={} kicks={} halts={} fruitless={} rt_halts={} rt_kicks={} ever_preempted={}",
+        "total yields={} kicks={} halts={} fruitless={} rt_halts={} rt_kicks={}",
         sum.yields,
         sum.kicks,
         sum.halts,
         sum.fruitless_yields,
         pvlock_rt::halts(),
-        pvlock_rt::trial_kicks(),
-        host::yes_or_no(Kvm::report().ever_preempted)
+        pvlock_rt::trial_kicks()
     );
 }

@@ -31,7 +31,7 @@ pub fn print() {
     );
 }
 
-pub(crate) const fn yes_or_no(yes: bool) -> &'static str {
+const fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 

@@ -1,7 +1,8 @@
 //! Who is off a CPU right now: a live table of steal time and of how often each vCPU was seen preempted.
 //!
-//! Every vCPU is busy watching the others. Expect, with more vCPUs than CPUs under KVM: steal time that grows on every
-//! vCPU, and many flips of each preempted flag. Where the host offers no steal time the guest says so and ends well.
+//! Every vCPU is busy watching the others, so there must be two at least. Expect, with more vCPUs than CPUs under KVM:
+//! steal time that grows on every vCPU, and many flips of each preempted flag. Where the host offers no steal time the guest
+//! says so and ends well.
 //!
 //! Parameters: `ms` in all (3000), `linger_ms` (0).
 #![no_std]
@@ -9,9 +10,12 @@
 
 extern crate alloc;
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pvlock::kvm::{steal_ns, version};
 use pvlock::{CpuId, vcpu_is_preempted};
 use pvlock_examples::guest::{self, Failure};
 use pvlock_examples::host;
@@ -31,6 +35,9 @@ fn main() -> ExitCode {
 
 fn steal_time(params: &Params) -> Result<(), Failure> {
     let ms = params.number("ms", 3000, 1..=600_000)?;
+    if cpu_count() < 2 {
+        return Err(Failure::TooFewCpus(2));
+    }
     if !host::offers_steal_time() {
         println!("# the host offers no steal time: nobody can tell which vCPUs run");
         println!("steal available=no");
@@ -61,12 +68,13 @@ impl Seen {
         self.preempted_samples.fetch_max(view.preempted_samples, Relaxed);
     }
 
-    fn line(&self, cpu: CpuId) -> alloc::string::String {
-        alloc::format!(
-            "cpu={} steal_ns={} version={} flips={} samples={} preempted_samples={}",
+    fn line(&self, cpu: CpuId) -> String {
+        // The host may be off in the middle of an update when the guest looks.
+        let steal_ns = steal_ns(cpu).map_or_else(|_| "unknown".to_string(), |ns| ns.to_string());
+        format!(
+            "cpu={} steal_ns={steal_ns} version={} flips={} samples={} preempted_samples={}",
             cpu.index(),
-            pvlock::kvm::steal_ns(cpu).unwrap_or(0),
-            pvlock::kvm::version(cpu),
+            version(cpu),
             self.flips.load(Relaxed),
             self.samples.load(Relaxed),
             self.preempted_samples.load(Relaxed)
