@@ -121,8 +121,13 @@ impl Routine {
 
     fn decode(code: &[u8], address: u64, refers_to: impl Fn(&Line) -> Option<String>) -> Self {
         let mut formatter = IntelFormatter::new();
-        formatter.options_mut().set_space_after_operand_separator(true);
-        formatter.options_mut().set_rip_relative_addresses(true);
+        let style = formatter.options_mut();
+        style.set_space_after_operand_separator(true);
+        style.set_rip_relative_addresses(true);
+        style.set_branch_leading_zeros(false);
+        style.set_hex_prefix("0x");
+        style.set_hex_suffix("");
+        style.set_uppercase_hex(false);
         let lines = Decoder::with_ip(64, code, address, DecoderOptions::NONE)
             .into_iter()
             .map(|instruction| {
