@@ -54,7 +54,8 @@ pub(crate) fn init_this_cpu() {
 /// Runs `f` on the APIC of this CPU, interrupts off meanwhile: the handlers use it too.
 fn with<R>(f: impl FnOnce(&mut LocalApic) -> R) -> R {
     interrupts::without_interrupts(|| {
-        // SAFETY: the cell belongs to this CPU, interrupts are off, and `f` (private to this file) does not call `with`.
+        // SAFETY: the cell belongs to this CPU, interrupts are off, and `f` (private to this file) does not call
+        // `with`.
         let apic = unsafe { &mut *this_cpu().lapic.get() };
         f(apic.as_mut().expect("init_this_cpu comes first"))
     })

@@ -1,7 +1,7 @@
 //! Runtime of the example guests: a kernel small enough to read, for QEMU and other loaders that know PVH.
 //!
-//! It boots into 64-bit mode with SSE on and the first 4 GiB identity-mapped, starts all CPUs, registers their steal-time
-//! records with KVM and calls the guest's main function:
+//! It boots into 64-bit mode with SSE on and the first 4 GiB identity-mapped, starts all CPUs, registers their
+//! steal-time records with KVM and calls the guest's main function:
 //!
 //! ```ignore
 //! #![no_std]
@@ -22,7 +22,8 @@
 //!     --target x86_64-unknown-linux-gnu
 //! ```
 //!
-//! The images are `target/x86_64-unknown-linux-gnu/guest/NAME`. What the linker needs comes from `examples/build.rs` and
+//! The images are `target/x86_64-unknown-linux-gnu/guest/NAME`. What the linker needs comes from `examples/build.rs`
+//! and
 //! `examples/rt/link.ld`. `--target` must be named: it keeps the flags away from build scripts.
 //!
 //! # Running one

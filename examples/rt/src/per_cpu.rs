@@ -35,7 +35,8 @@ pub(crate) struct PerCpu {
     pub segments: UnsafeCell<Segments>,
 }
 
-// SAFETY: `this` is never written through, the two cells are used by the owning CPU alone, the rest is atomic or constant.
+// SAFETY: `this` is never written through, the two cells are used by the owning CPU alone, the rest is atomic or
+// constant.
 unsafe impl Sync for PerCpu {}
 // SAFETY: as above; `LocalApic` holds register addresses only, which mean the APIC of whichever CPU uses them.
 unsafe impl Send for PerCpu {}

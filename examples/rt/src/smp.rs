@@ -17,8 +17,8 @@ pub(crate) const TRAMPOLINE: u32 = 0x8000;
 /// Bytes of the stack on which a CPU runs what it is given.
 const STACK_BYTES: usize = 32 * 1024;
 
-/// How long a CPU may take from its start-up IPI to waiting for work. Generous: with more vCPUs than CPUs under an emulator
-/// it has to wait its turn.
+/// How long a CPU may take from its start-up IPI to waiting for work. Generous: with more vCPUs than CPUs under an
+/// emulator it has to wait its turn.
 const START_LIMIT_MS: u64 = 5000;
 
 unsafe extern "C" {
@@ -90,8 +90,8 @@ pub(crate) fn start_all(rsdp: u64) -> Result<(), BootError> {
 fn copy_trampoline() {
     let from = &raw const ap_trampoline;
     let len = (&raw const ap_trampoline_end).addr() - from.addr();
-    // SAFETY: both ends are identity-mapped; the page is conventional RAM that holds nothing still needed: what the loader
-    // left was copied, and the heap lies beyond the image.
+    // SAFETY: both ends are identity-mapped; the page is conventional RAM that holds nothing still needed: what the
+    // loader left was copied, and the heap lies beyond the image.
     unsafe { from.copy_to(TRAMPOLINE as *mut u8, len) };
 }
 

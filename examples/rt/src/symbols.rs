@@ -1,7 +1,7 @@
 //! Symbols that code compiled for the host target expects from the C library and the unwinder, which a guest has not.
 //!
-//! The memory functions are in assembly, since the compiler may turn a loop written in Rust back into a call of the very
-//! function.
+//! The memory functions are in assembly, since the compiler may turn a loop written in Rust back into a call of the
+//! very function.
 
 use core::arch::naked_asm;
 

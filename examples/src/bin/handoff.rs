@@ -1,7 +1,7 @@
 //! What a lock costs alone, and what it costs to pass it on.
 //!
-//! First lock+unlock on one vCPU with nobody else, then 2, 4, ... vCPUs that do nothing but take the lock. Expect some ten
-//! cycles alone on silicon (more under emulation), and hand-off rates that hold as long as no vCPU is preempted.
+//! First lock+unlock on one vCPU with nobody else, then 2, 4, ... vCPUs that do nothing but take the lock. Expect some
+//! ten cycles alone on silicon (more under emulation), and hand-off rates that hold as long as no vCPU is preempted.
 //!
 //! Parameters: `locks` (of `pvlock,spin,ticket,hermit`; all), `ms` per interval (300), `linger_ms` (0).
 #![no_std]

@@ -1,12 +1,12 @@
 //! What locks are worth when vCPUs outnumber CPUs: all vCPUs contend for one lock, for each lock in turn.
 //!
-//! Expect, with at least twice as many vCPUs as CPUs under KVM: the ticket locks (`ticket`, `hermit`) collapse by a factor
-//! of a hundred or so, `spin` keeps much of its rate, and `pvlock` keeps it with everybody served. Every `result` line ends
-//! in `sum=ok`.
+//! Expect, with at least twice as many vCPUs as CPUs under KVM: the ticket locks (`ticket`, `hermit`) collapse by a
+//! factor of a hundred or so, `spin` keeps much of its rate, and `pvlock` keeps it with everybody served. Every
+//! `result` line ends in `sum=ok`.
 //!
 //! Parameters: `locks` (of `pvlock,spin,ticket,hermit`; all), `ms` per interval (700), `rounds` (3), `cs` and `ncs`:
-//! iterations of arithmetic inside and outside the critical section (40 each), `aware` (1; 0 keeps pvlock from asking the
-//! hypervisor), `verbose` (0; 1 prints a line per vCPU), `linger_ms` (0).
+//! iterations of arithmetic inside and outside the critical section (40 each), `aware` (1; 0 keeps pvlock from asking
+//! the hypervisor), `verbose` (0; 1 prints a line per vCPU), `linger_ms` (0).
 #![no_std]
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Finds out whether a host really runs guests: SSE arithmetic, CPUID, a hypercall and a timed loop.
 //!
-//! Expect `probe loop_cycles=... hypercall_ok=yes|none sse=ok` and success within a second. A KVM that only answers ioctls,
-//! or emulates one instruction at a time, fails or takes far longer: callers set a time limit.
+//! Expect `probe loop_cycles=... hypercall_ok=yes|none sse=ok` and success within a second. A KVM that only answers
+//! ioctls, or emulates one instruction at a time, fails or takes far longer: callers set a time limit.
 //!
 //! Parameters: `linger_ms` (0).
 #![no_std]

@@ -1,8 +1,8 @@
 //! Who is off a CPU right now: a live table of steal time and of how often each vCPU was seen preempted.
 //!
 //! Every vCPU is busy watching the others, so there must be two at least. Expect, with more vCPUs than CPUs under KVM:
-//! steal time that grows on every vCPU, and many flips of each preempted flag. Where the host offers no steal time the guest
-//! says so and ends well.
+//! steal time that grows on every vCPU, and many flips of each preempted flag. Where the host offers no steal time the
+//! guest says so and ends well.
 //!
 //! Parameters: `ms` in all (3000), `linger_ms` (0).
 #![no_std]
