@@ -23,8 +23,8 @@
 //! ```
 //!
 //! The images are `target/x86_64-unknown-linux-gnu/guest/NAME`. What the linker needs comes from `examples/build.rs`
-//! and
-//! `examples/rt/link.ld`. `--target` must be named: it keeps the flags away from build scripts.
+//! and `examples/rt/link.ld`. `--target` must be named: it keeps the flags away from build scripts. Guests cannot be built
+//! together with the workspace's host programs (`--workspace`), which link std.
 //!
 //! # Running one
 //! ```text
