@@ -189,6 +189,25 @@ mod tests {
         assert_eq!(arena().in_use(cpu), 0);
     }
 
+    /// An interrupt arrives after the interrupted waiter took its slot and before it initialised it (powerpc 734ad0af3609).
+    #[test]
+    fn an_interrupt_in_the_claim_window_leaves_the_slot_alone() {
+        let cpu = CpuId::new(9).unwrap();
+        let stale = arena().claim(cpu, 0x1000).unwrap();
+        arena().node(stale).next.store(77, Ordering::Relaxed);
+        arena().free(stale);
+        // The interrupted claim has come as far as its bit.
+        arena().0[cpu.index()].used.fetch_or(stale.bit(), Ordering::Relaxed);
+        // The interrupt waits for the very lock whose address the slot held last: the stale address must not match.
+        let inner = arena().claim(cpu, 0x1000).expect("a stale address matched");
+        assert_ne!(inner, stale);
+        arena().node(inner).next.store(88, Ordering::Relaxed);
+        arena().free(inner);
+        assert_eq!(arena().node(stale).next.load(Ordering::Relaxed), 77, "a foreign node was written");
+        arena().free(stale);
+        assert_eq!(arena().in_use(cpu), 0);
+    }
+
     #[test]
     fn node_numbers_round_trip_for_every_cpu() {
         for cpu in (0..MAX_CPUS as u32).map(|i| CpuId::new(i).unwrap()) {
