@@ -203,7 +203,7 @@ impl<T, C: Cpu, G: Guard<C>> From<T> for SpinMutex<T, C, G> {
 ///
 /// It may be sent to another CPU if `T` and the state of `G` may: with [`NoGuard`], yes; with guards that pin, no.
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct SpinMutexGuard<'a, T: ?Sized, C: Cpu, G: Guard<C>> {
+pub struct SpinMutexGuard<'a, T: ?Sized, C: Cpu, G: Guard<C> = NoGuard> {
     lock: &'a SpinMutex<T, C, G>,
     state: ManuallyDrop<G::State>,
     // Access to a `T` as by `&mut T`: a shared guard lets many CPUs read it.
