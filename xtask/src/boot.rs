@@ -172,6 +172,8 @@ fn follow(running: Running, limit: Duration, on_line: OnLine) -> Result<Outcome>
                     break Some(End::Lost(format!("KVM stopped the guest ({text})")));
                 }
             }
+            // The first-level kernel has a last word of its own when it switches off.
+            Event::Line(_) if reader.exit.is_some() => {}
             Event::Line(line) if first_level && reader.take_first_level(&line)? => {}
             Event::Line(line) => {
                 on_line(&line)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cargo_metadata::{Metadata, MetadataCommand};
 
 /// Variables that say where things are or how to reach a registry; everything else that begins with `CARGO` or
@@ -66,13 +66,4 @@ pub fn metadata() -> Result<&'static Metadata> {
 /// The workspace's target folder.
 pub fn target_dir() -> Result<PathBuf> {
     Ok(metadata()?.target_directory.clone().into())
-}
-
-/// Runs `command` with its output shown, and fails when it does.
-pub fn run(mut command: Command, what: &str) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    if !status.success() {
-        bail!("{what} failed ({status})");
-    }
-    Ok(())
 }

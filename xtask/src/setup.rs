@@ -14,29 +14,38 @@ use crate::qemu;
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-x86", "seabios"];
 
 /// The line that puts QEMU onto this system.
-pub fn install_line() -> String {
-    format!("sudo apt-get install --no-install-recommends {}", QEMU_PACKAGES.join(" "))
+pub fn qemu_install_line() -> String {
+    install_line(&QEMU_PACKAGES)
 }
 
-/// QEMU's path; installs it first where it is missing and we are root with `apt-get`.
+fn install_line(packages: &[&str]) -> String {
+    format!("sudo apt-get install --no-install-recommends {}", packages.join(" "))
+}
+
+/// QEMU's path; installs it first where it is missing and that is possible.
 pub fn ensure_qemu() -> Result<PathBuf> {
     if let Ok(path) = which::which(qemu::BINARY) {
         return Ok(path);
     }
+    install(&QEMU_PACKAGES).with_context(|| format!("{} is not installed", qemu::BINARY))?;
+    which::which(qemu::BINARY)
+        .with_context(|| format!("{} is still not there after `{}`", qemu::BINARY, qemu_install_line()))
+}
+
+/// Installs `packages` when we are root and there is `apt-get`; else an error that says what to type.
+pub fn install(packages: &[&str]) -> Result<()> {
     ensure!(
         which::which("apt-get").is_ok(),
-        "{} is not installed and there is no apt-get to install it with: install it by your system's own means",
-        qemu::BINARY
+        "there is no apt-get to install {} with: install the like by your system's own means",
+        packages.join(" ")
     );
-    ensure!(geteuid().is_root(), "{} is not installed: type `{}` and try again", qemu::BINARY, install_line());
-    eprintln!("installing {}", QEMU_PACKAGES.join(" "));
-    progress::step("installing QEMU", || {
+    ensure!(geteuid().is_root(), "type `{}` and try again", install_line(packages));
+    eprintln!("installing {}", packages.join(" "));
+    progress::step(format!("installing {}", packages.join(" ")), || {
         let mut arguments = vec!["install", "-y", "--no-install-recommends"];
-        arguments.extend(QEMU_PACKAGES);
+        arguments.extend(packages);
         apt_get_with_update(Path::new("/"), &arguments)
-    })?;
-    which::which(qemu::BINARY)
-        .with_context(|| format!("{} is still not there after `{}`", qemu::BINARY, install_line()))
+    })
 }
 
 /// The system's own busybox, or one unpacked below `folder`.
@@ -142,14 +151,6 @@ fn checked(output: Output, what: &str) -> Result<String> {
     let errors = String::from_utf8_lossy(&output.stderr);
     let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
     bail!("`{what}` failed: {}", last.trim())
-}
-
-/// Version of an installed package, for people.
-pub fn installed_version(package: &str) -> Option<String> {
-    let mut query = Command::new("dpkg-query");
-    let output = query.args(["-W", "-f=${Version}", package]).output().ok()?;
-    let version = checked(output, "dpkg-query").ok()?;
-    (!version.is_empty()).then_some(version)
 }
 
 #[cfg(test)]

@@ -152,8 +152,3 @@ impl Backend {
         }
     }
 }
-
-/// The outcome of trying this machine's KVM: what a small guest said under it, or why none runs.
-pub fn probe_kvm() -> Result<String> {
-    kvm::probe()
-}

@@ -35,7 +35,7 @@ impl Args {
         );
         machine::require_x86_64_linux()?;
         if which::which(qemu::BINARY).is_err() {
-            say("packages", &format!("missing: `{}`", setup::install_line()));
+            say("packages", &format!("missing: `{}`", setup::qemu_install_line()));
         }
         setup::ensure_qemu()?;
         say("QEMU", &qemu_version()?);

@@ -2,4 +2,7 @@
 
 pub mod doctor;
 mod options;
+
+pub mod demo;
 pub mod run;
+pub mod test;

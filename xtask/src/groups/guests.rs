@@ -1,0 +1,58 @@
+//! What the guest groups share: boot a guest and look at what it says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::backend::{Backend, Guest};
+use crate::boot::{self, Outcome};
+use crate::image;
+
+/// Physical CPUs of all guest tests.
+pub const CPUS: usize = 2;
+
+/// For one boot; a lock that starves somebody is to fail, not to be waited for.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// One guest run of a test.
+#[derive(Debug, Default)]
+pub struct Boot<'a> {
+    pub example: &'a str,
+    pub vcpus: usize,
+    /// For QEMU's `-cpu`; empty for none.
+    pub cpu_flags: &'a str,
+    pub parameters: &'a str,
+}
+
+impl Boot<'_> {
+    /// Runs the guest; an error unless it ended well and all its counts were right.
+    pub fn run(&self, backend: &Backend) -> Result<Outcome> {
+        let image: PathBuf = image::build(self.example)?;
+        let cpu_flags: Vec<String> =
+            Some(self.cpu_flags.to_owned()).filter(|flags| !flags.is_empty()).into_iter().collect();
+        let guest = Guest {
+            image: &image,
+            vcpus: self.vcpus,
+            cpus: CPUS,
+            cpu_flags: &cpu_flags,
+            command_line: self.parameters.to_owned(),
+            thread: None,
+            limit: LIMIT,
+        };
+        let outcome = boot::run(backend, &guest, &mut |_| Ok(()))?;
+        outcome.verdict().map_err(|failure| anyhow!("{failure}; last lines: {}", failure.last_lines.join(" | ")))?;
+        Ok(outcome)
+    }
+}
+
+/// An error unless every lock of `locks` reported at least one round, on all `vcpus`.
+pub fn every_lock_reported(outcome: &Outcome, locks: &[&str], vcpus: usize) -> Result<()> {
+    for lock in locks {
+        let result = outcome.records("result").find(|result| result.get("lock") == Some(lock));
+        let result = result.with_context(|| format!("no result for lock {lock}"))?;
+        anyhow::ensure!(result.number("vcpus")? == vcpus as u64, "lock {lock} ran on {} vCPUs", result.text("vcpus")?);
+        anyhow::ensure!(result.number("min")? > 0, "a vCPU never got lock {lock}");
+    }
+    Ok(())
+}
