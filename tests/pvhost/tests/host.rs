@@ -24,7 +24,7 @@ fn spin_until(flag: &AtomicBool) {
 
 /// One physical CPU, so that order is under control: a vCPU runs until its slice ends, it yields or it halts.
 fn on_one_cpu(vcpus: usize) -> Config {
-    Config { quantum: Duration::from_millis(20), limit: Duration::from_secs(20), ..Config::new(vcpus, 1) }
+    Config { quantum: Duration::from_millis(500), limit: Duration::from_secs(20), ..Config::new(vcpus, 1) }
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn cpu(index: u32) -> CpuId {
 }
 
 fn config(vcpus: usize, policies: Policies) -> Config {
-    Config { policies, quantum: Duration::from_millis(20), limit: Duration::from_secs(20), ..Config::new(vcpus, 1) }
+    Config { policies, quantum: Duration::from_millis(500), limit: Duration::from_secs(20), ..Config::new(vcpus, 1) }
 }
 
 /// vCPU 0 makes 100 pause-loop exits while its siblings (all but 1, which is preempted) are halted.
