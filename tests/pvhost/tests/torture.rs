@@ -70,11 +70,13 @@ fn on_interrupt(_: u64) {
 }
 
 fn torment(round: &Round, me: CpuId, vcpus: usize, seed: u64, duration: Duration) {
+    // The same for all vCPUs of a round: from one lock that is always wanted to three that are hardly contended.
+    let (locks, longest_work) = (1 + seed as usize % 3, 10 + (seed >> 8) as u32 % 200);
     let mut rng = fastrand::Rng::with_seed(seed ^ (me.index() as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let begun = Instant::now();
     while begun.elapsed() < duration {
-        let lock = &round.locks[rng.usize(0..3)];
-        let (critical, non_critical) = (rng.u32(0..200), rng.u32(0..200));
+        let lock = &round.locks[rng.usize(0..locks)];
+        let (critical, non_critical) = (rng.u32(0..longest_work), rng.u32(0..longest_work));
         step(&WAITS);
         match rng.u8(0..16) {
             0 => {
