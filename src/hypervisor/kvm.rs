@@ -3,7 +3,8 @@
 use super::{Hypervisor, Yielded};
 use crate::cpu::CpuId;
 use crate::kvm::{
-    CPUS, ConfigureError, Cpus, Decisions, Detected, HypercallError, NotRegistered, Options, SETUP, Setup, version,
+    CPUS, ConfigureError, Cpus, Decisions, Detected, HypercallError, NotRegistered, Options, SETUP, Setup, decide,
+    detect, version,
 };
 use crate::preempted::vcpu_is_preempted_inline;
 use core::arch::asm;
@@ -58,11 +59,12 @@ impl Kvm {
         ready_to_be_kicked(&SETUP, &CPUS, cpu)
     }
 
-    /// What was found and what is used, to be printed. Before the first registration: nothing found.
+    /// What was found and what is used of it, to be printed. Before the first registration: what would be.
     pub fn report() -> Report {
+        let host = if SETUP.decided() { SETUP.found() } else { detect() };
         Report {
-            host: SETUP.found(),
-            decisions: SETUP.decisions(),
+            host,
+            decisions: decide(host.as_ref(), &SETUP.options()),
             records: CPUS.count_records(),
             ever_preempted: SETUP.ever_preempted(),
         }
@@ -154,7 +156,7 @@ fn yield_to(setup: &Setup, cpus: &Cpus, own_version: impl Fn() -> u32, me: CpuId
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The host. `None` without KVM, and before the first registration.
+    /// The host. `None` without KVM.
     pub host: Option<Detected>,
     /// What is used of it, and why not.
     pub decisions: Decisions,

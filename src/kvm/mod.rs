@@ -24,6 +24,7 @@ pub use steal_clock::{StealClock, StealError, steal_ns, version};
 pub use steal_time::StealTime;
 pub use table::{record_address, record_region};
 
+pub(crate) use decide::decide;
 pub(crate) use register::{CPUS, Cpus};
 pub(crate) use setup::{SETUP, Setup};
 pub(crate) use steal_time::PREEMPTED;

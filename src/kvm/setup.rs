@@ -1,6 +1,6 @@
 //! What was found and decided at the first registration, kept for all CPUs, and what the kernel chose before it.
 
-use super::decide::{Decisions, decide};
+use super::decide::decide;
 use super::detect::{Detected, Features, Hints, Vendor};
 use super::hypercall::HypercallFn;
 use bitflags::bitflags;
@@ -259,11 +259,6 @@ impl Setup {
             mwait: self.has(State::MWAIT),
             tdx: self.has(State::TDX),
         })
-    }
-
-    /// The three decisions as made.
-    pub(crate) fn decisions(&self) -> Decisions {
-        decide(self.found().as_ref(), &self.options())
     }
 }
 

@@ -130,8 +130,9 @@ fn no_trial_where_nobody_halts() {
 #[test]
 fn the_report_names_each_decision() {
     let guest = Guest::new(Features::STEAL_TIME | Features::PV_UNHALT, Options::new().never_halt());
-    let report =
-        Report { host: guest.setup.found(), decisions: guest.setup.decisions(), records: 3, ever_preempted: false };
+    let host = guest.setup.found();
+    let decisions = decide(host.as_ref(), &guest.setup.options());
+    let report = Report { host, decisions, records: 3, ever_preempted: false };
     assert_eq!(
         report.to_string(),
         "KVM at leaf 0x40000000 (last 0x40000001), CPU Amd\n\

@@ -47,7 +47,6 @@ fn the_bits_that_waiters_read_follow_the_decision() {
     setup.configure(Options::new().never_halt()).unwrap();
     setup.decide_once(|| Some(host(Vendor::Amd)));
     assert!(setup.sees_preempted() && !setup.halts() && setup.yields());
-    assert!(setup.decisions().preempted.is_used() && !setup.decisions().halt.is_used());
 }
 
 #[test]
