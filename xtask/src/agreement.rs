@@ -33,7 +33,7 @@ impl Agreement {
 impl fmt::Display for Agreement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.agree { "agree" } else { "DISAGREE" };
-        write!(f, "{}: guest {}, KVM {}: {verdict}", self.what, self.guest, self.kvm)
+        write!(f, "{}: guest {}, KVM {} ({verdict})", self.what, self.guest, self.kvm)
     }
 }
 
@@ -61,6 +61,6 @@ mod tests {
         assert!(kvm(1510, 330).iter().all(|agreement| agreement.agree));
         let off = kvm(1800, 310);
         assert!(!off[0].agree && off[1].agree);
-        assert_eq!(off[0].to_string(), "yields and kicks: guest 1500, KVM 1800: DISAGREE");
+        assert_eq!(off[0].to_string(), "yields and kicks: guest 1500, KVM 1800 (DISAGREE)");
     }
 }

@@ -12,6 +12,9 @@ use crate::process::{Event, Line};
 /// Boots, at most, until one brings a result.
 const TRIES: usize = 3;
 
+/// How long a run may take to its first line, if its limit is not shorter: a boot that hangs is noticed early.
+const FIRST_LINE: Duration = Duration::from_secs(60);
+
 /// How long a QEMU may take to end after its guest has.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -36,7 +39,7 @@ pub enum End {
     Exit(i32),
     /// The machine around the guest ended and never told how the guest did.
     Lost(String),
-    /// Killed when the time was up.
+    /// Killed when the time for the whole run, or for its first line, was up.
     Limit(Duration),
 }
 
@@ -110,6 +113,9 @@ impl Outcome {
                 None => format!("QEMU ended with code {code} and did not say why"),
             }),
             (End::Lost(reason), _) => Some(reason.clone()),
+            (End::Limit(limit), _) if self.lines.is_empty() => {
+                Some(format!("the guest said nothing for {} s", limit.as_secs()))
+            }
             (End::Limit(limit), _) => Some(format!("the guest did not end within {} s", limit.as_secs())),
         }
     }
@@ -139,7 +145,8 @@ pub fn run(backend: &Backend, guest: &Guest, on_line: OnLine) -> Result<Outcome>
             return Ok(outcome);
         }
         tried += 1;
-        eprintln!("no result came ({failure}); try {tried} of {TRIES}");
+        let last = failure.last_lines.last().map(|line| format!(", its last line: {line}")).unwrap_or_default();
+        eprintln!("no result came ({failure}{last}); try {tried} of {TRIES}");
     }
 }
 
@@ -159,10 +166,11 @@ pub fn once(backend: &Backend, guest: &Guest, on_line: OnLine) -> Result<Outcome
 /// Reads what a started guest says until it ends or `limit` is over; then nothing of it is left running.
 fn follow(running: Running, limit: Duration, on_line: OnLine) -> Result<Outcome> {
     let Running { mut child, sampler, first_level, file } = running;
-    let deadline = Instant::now() + limit;
+    let start = Instant::now();
     let mut reader = Reader::default();
     let stopped = loop {
-        match child.next(deadline) {
+        let limit = if reader.lines.is_empty() { limit.min(FIRST_LINE) } else { limit };
+        match child.next(start + limit) {
             Event::Closed => break None,
             Event::Deadline => break Some(End::Limit(limit)),
             Event::Complaint(text) => {

@@ -44,9 +44,9 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
 
-    /// Seconds after which a single guest is killed.
-    #[arg(long, default_value = "300", value_parser = options::seconds)]
-    timeout: Duration,
+    /// Seconds after which a single guest is killed [default: 60, and 20 for each run].
+    #[arg(long, value_parser = options::seconds)]
+    timeout: Option<Duration>,
 
     /// Write the results to this file.
     #[arg(long, value_name = "FILE")]
@@ -132,7 +132,7 @@ impl Args {
             cpu_flags: &self.machine.cpu_flags,
             command_line: format!("rounds={} ms={ROUND_MS} verbose=1 linger_ms={LINGER_MS}", self.runs),
             thread: self.machine.thread,
-            limit: self.timeout,
+            limit: self.timeout.unwrap_or(Duration::from_secs(60 + 20 * u64::from(self.runs))),
         };
         let what = format!("{vcpus} vCPUs on {} CPUs", self.machine.cpus);
         let spinner = progress::spinner(format!("{what}: booting"));
@@ -186,10 +186,10 @@ fn show(report: &Report) {
     let runs: usize = report.rows.iter().map(|row| row.runs).sum();
     println!("{runs} samples; {set_aside} more set aside (other work above {FOREIGN_LIMIT} CPU).");
     for boot in &report.boots {
-        for agreement in &boot.agreement {
-            println!("{} vCPUs, {agreement} (tolerance {} % + {ALLOWANCE})", boot.vcpus, TOLERANCE * 100.0);
-        }
+        let verdicts: Vec<String> = boot.agreement.iter().map(ToString::to_string).collect();
+        println!("{} vCPUs: {}", boot.vcpus, verdicts.join("; "));
     }
+    println!("Agreement is within {} % and {ALLOWANCE} events.", TOLERANCE * 100.0);
     match report.objections.as_slice() {
         [] => println!("The mechanism fired: waiters met preempted owners and yielded or halted."),
         objections => objections.iter().for_each(|objection| println!("INVALID: {objection}")),

@@ -9,7 +9,7 @@ use crate::backend::{Accel, Backend, Kind};
 use crate::machine;
 use crate::qemu::Thread;
 
-/// A first-level machine with more CPUs than this measures the emulator only.
+/// More than any machine has; what a back end can really use is checked when it is known.
 const MOST_CPUS: u64 = 1024;
 
 /// The most CPUs that the nested back end makes up.
@@ -49,8 +49,8 @@ impl Machine {
         for reason in &backend.reasons {
             eprintln!("{reason}");
         }
-        eprintln!("back end {}: {}", backend.kind, backend.kind.meaning());
         self.check_cpus(backend.kind)?;
+        eprintln!("back end {}: {}", backend.kind, backend.kind.meaning());
         Ok(backend)
     }
 

@@ -105,7 +105,7 @@ fn not_offered(backend: &Backend) -> Result<()> {
 
 /// All locks count right, ours acted on preempted owners, and KVM saw what ours did.
 fn overcommit(backend: &Backend) -> Result<()> {
-    let parameters = "rounds=1 ms=500 linger_ms=600";
+    let parameters = "rounds=1 ms=700 linger_ms=600";
     let outcome = Boot { example: "overcommit", vcpus: VCPUS, parameters, ..Boot::default() }.run(backend)?;
     every_lock_reported(&outcome, &["pvlock", "spin", "ticket", "hermit"], VCPUS)?;
     let counters = outcome.records("counters").next().context("no `counters` line")?;
