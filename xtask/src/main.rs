@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod agreement;
@@ -44,18 +45,25 @@ enum Command {
     Run(cmd::run::Args),
     Test(cmd::test::Args),
     Doctor(cmd::doctor::Args),
+    Asm(cmd::asm::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = process::kill_children_on_interrupt().and_then(|()| match cli.command {
-        Command::Demo(args) => args.run().map(|valid| if valid { ExitCode::SUCCESS } else { ExitCode::from(INVALID) }),
-        Command::Run(args) => args.run().map(|()| ExitCode::SUCCESS),
-        Command::Test(args) => args.run().map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-        Command::Doctor(args) => args.run().map(|()| ExitCode::SUCCESS),
-    });
-    result.unwrap_or_else(|error| {
+    execute(cli.command).unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn execute(command: Command) -> Result<ExitCode> {
+    process::kill_children_on_interrupt()?;
+    process::end_with_reader_of_output()?;
+    match command {
+        Command::Demo(args) => Ok(if args.run()? { ExitCode::SUCCESS } else { ExitCode::from(INVALID) }),
+        Command::Test(args) => Ok(if args.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Command::Run(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Asm(args) => args.run().map(|()| ExitCode::SUCCESS),
+    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::{Pid, getpid, getppid};
 
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
@@ -49,6 +49,13 @@ pub fn kill_children_on_interrupt() -> Result<()> {
         std::process::exit(INTERRUPTED);
     })
     .context("cannot install the handler for Ctrl-C")
+}
+
+/// Makes a reader that goes away, as in `... | head`, end this process quietly, children and all, not in a panic.
+pub fn end_with_reader_of_output() -> Result<()> {
+    // SAFETY: the default action is no handler, so nothing runs in a signal's context.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.context("cannot reset SIGPIPE")?;
+    Ok(())
 }
 
 fn kill_group(group: i32) {

@@ -1,8 +1,9 @@
 //! The commands: one file each, with its arguments and what it does.
 
-pub mod doctor;
 mod options;
 
+pub mod asm;
 pub mod demo;
+pub mod doctor;
 pub mod run;
 pub mod test;
