@@ -110,10 +110,13 @@ impl Torn {
     }
 }
 
+/// Contention for one `L`, whoever contends: vCPUs of this host ([`contend`]) or plain threads.
 #[derive(Debug)]
-struct Shared<L> {
+pub struct Contest<L> {
     contended: Contention<L>,
     stop: OwnLine<AtomicBool>,
+    contenders: usize,
+    sections: Sections,
     results: Mutex<Vec<Outcome>>,
 }
 
@@ -131,10 +134,67 @@ struct OwnLine<T>(T);
 
 #[derive(Clone, Debug)]
 struct Outcome {
-    cpu: CpuId,
+    contender: usize,
     ops: u64,
     waits_tsc: [u64; 64],
     longest_tsc: u64,
+}
+
+impl<L: Lock> Contest<L> {
+    /// A contest that nobody has joined yet.
+    pub fn new(contenders: usize, sections: Sections) -> Self {
+        Self {
+            contended: Contention::default(),
+            stop: OwnLine::default(),
+            contenders,
+            sections,
+            results: Mutex::new(Vec::with_capacity(contenders)),
+        }
+    }
+
+    /// Contends as number `contender`, below the number given to [`new`](Self::new), until [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// When somebody else is in the critical section too.
+    pub fn join(&self, contender: usize) {
+        let mut outcome = Outcome { contender, ops: 0, waits_tsc: [0; 64], longest_tsc: 0 };
+        while !self.stop.0.load(Relaxed) {
+            let asked = rdtsc();
+            let got = self.contended.lock.with(|| {
+                let got = rdtsc();
+                // SAFETY: the lock is held.
+                unsafe { self.contended.data.enter(|| work(self.sections.critical)) };
+                got
+            });
+            let wait = got.wrapping_sub(asked);
+            outcome.waits_tsc[wait.max(1).ilog2() as usize] += 1;
+            outcome.longest_tsc = outcome.longest_tsc.max(wait);
+            outcome.ops += 1;
+            work(self.sections.non_critical);
+        }
+        // Room for everybody was reserved, so this does not allocate.
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+    }
+
+    /// Makes the contenders return, each after its next acquisition.
+    pub fn stop(&self) {
+        self.stop.0.store(true, Relaxed);
+    }
+
+    /// Acquisitions by contender, and all waits, of those who have returned.
+    pub fn result(&self, ns_per_tsc: f64) -> (Vec<u64>, Waits) {
+        let mut ops = vec![0; self.contenders];
+        let mut waits = Waits { buckets: [0; 40], longest_ns: 0 };
+        for outcome in self.results.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            ops[outcome.contender] = outcome.ops;
+            waits.longest_ns = waits.longest_ns.max((outcome.longest_tsc as f64 * ns_per_tsc) as u64);
+            for (i, &count) in outcome.waits_tsc.iter().enumerate() {
+                let ns = (1u64 << i) as f64 * ns_per_tsc;
+                waits.buckets[(ns.log2().max(0.0) as usize).min(39)] += count;
+            }
+        }
+        (ops, waits)
+    }
 }
 
 /// Lets all vCPUs of `config` contend for one `L` for `duration`.
@@ -146,15 +206,11 @@ pub fn contend<L: Lock>(
     sections: Sections,
     duration: Duration,
 ) -> Result<Contended, Box<dyn core::error::Error + Send + Sync>> {
-    let (vcpus, cpus) = (config.vcpus, config.cpus);
-    let shared = Arc::new(Shared {
-        contended: Contention::<L>::default(),
-        stop: OwnLine::default(),
-        results: Mutex::new(Vec::with_capacity(vcpus)),
-    });
+    let cpus = config.cpus;
+    let contest = Arc::new(Contest::<L>::new(config.vcpus, sections));
     let guest = {
-        let shared = Arc::clone(&shared);
-        move |cpu| contender(&shared, cpu, sections)
+        let contest = Arc::clone(&contest);
+        move |cpu: CpuId| contest.join(cpu.index())
     };
 
     let load = ForeignLoad::begin();
@@ -162,46 +218,15 @@ pub fn contend<L: Lock>(
     let (tsc, start_ns) = (rdtsc(), clock::now_ns());
     sleep(duration);
     let cpu_burned = running.report().cpu_time();
-    shared.stop.0.store(true, Relaxed);
+    contest.stop();
     let (tsc, elapsed_ns) = (rdtsc() - tsc, clock::now_ns() - start_ns);
     let foreign_cpus = load.end();
     let report = running.wait()?;
 
     let elapsed = Duration::from_nanos(elapsed_ns);
-    let ns_per_tsc = elapsed_ns as f64 / tsc as f64;
-    let results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut per_vcpu = vec![0; vcpus];
-    let mut waits = Waits { buckets: [0; 40], longest_ns: 0 };
-    for outcome in results.iter() {
-        per_vcpu[outcome.cpu.index()] = outcome.ops;
-        waits.longest_ns = waits.longest_ns.max((outcome.longest_tsc as f64 * ns_per_tsc) as u64);
-        for (i, &count) in outcome.waits_tsc.iter().enumerate() {
-            let ns = (1u64 << i) as f64 * ns_per_tsc;
-            waits.buckets[(ns.log2().max(0.0) as usize).min(39)] += count;
-        }
-    }
+    let (per_vcpu, waits) = contest.result(elapsed_ns as f64 / tsc as f64);
     let available = elapsed.as_secs_f64() * cpus as f64;
     Ok(Contended { per_vcpu, elapsed, waits, cpu_burned: cpu_burned.as_secs_f64() / available, foreign_cpus, report })
-}
-
-fn contender<L: Lock>(shared: &Shared<L>, cpu: CpuId, sections: Sections) {
-    let mut outcome = Outcome { cpu, ops: 0, waits_tsc: [0; 64], longest_tsc: 0 };
-    while !shared.stop.0.load(Relaxed) {
-        let asked = rdtsc();
-        let got = shared.contended.lock.with(|| {
-            let got = rdtsc();
-            // SAFETY: the lock is held.
-            unsafe { shared.contended.data.enter(|| work(sections.critical)) };
-            got
-        });
-        let wait = got.wrapping_sub(asked);
-        outcome.waits_tsc[wait.max(1).ilog2() as usize] += 1;
-        outcome.longest_tsc = outcome.longest_tsc.max(wait);
-        outcome.ops += 1;
-        work(sections.non_critical);
-    }
-    // Room for everybody was reserved, so this does not allocate.
-    shared.results.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
 }
 
 /// Burns CPU without touching memory.
