@@ -3,6 +3,7 @@
 //! Layout and meaning: Linux `Documentation/virt/kvm/x86/msr.rst`, `MSR_KVM_STEAL_TIME`. Every access is volatile, through
 //! the crate `volatile`: the host may write at any instruction.
 
+use core::sync::atomic::{Ordering::Acquire, fence};
 use memoffset::offset_of;
 use static_assertions::const_assert_eq;
 use volatile::access::ReadOnly;
@@ -54,18 +55,20 @@ const MAX_TRIES: usize = 1000;
 
 /// One consistent reading of `steal`, in ns, by the version protocol; `None` when [`MAX_TRIES`] did not give one.
 pub(crate) fn read_steal(record: Record<'_>) -> Option<u64> {
-    use core::sync::atomic::{Ordering::Acquire, fence};
+    consistent(|| map_field!(record.version).read(), || map_field!(record.steal).read())
+}
 
+/// [`read_steal`] with the two fields' reads passed in.
+pub(crate) fn consistent(version: impl Fn() -> u32, steal: impl Fn() -> u64) -> Option<u64> {
     for _ in 0..MAX_TRIES {
-        let before = map_field!(record.version).read();
+        let before = version();
         // ORDERING: Acquire, pair HOST-VERSION (the host's write barriers around its update): `steal` is read after the
         //   first and before the second reading of `version`.
         fence(Acquire);
-        let steal = map_field!(record.steal).read();
+        let stolen = steal();
         fence(Acquire);
-        let after = map_field!(record.version).read();
-        if before == after && before.is_multiple_of(2) {
-            return Some(steal);
+        if before == version() && before.is_multiple_of(2) {
+            return Some(stolen);
         }
         core::hint::spin_loop();
     }

@@ -1,7 +1,7 @@
 //! Reading steal time while the host writes it, and differences that never jump.
 
 use super::*;
-use crate::kvm::steal_time::{Record, StealTime};
+use crate::kvm::steal_time::{Record, StealTime, consistent};
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
 
@@ -38,6 +38,29 @@ fn the_layout_is_the_hosts() {
     assert_eq!(memoffset::span_of!(StealTime, steal), 0..8);
     assert_eq!(memoffset::span_of!(StealTime, version), 8..12);
     assert_eq!(memoffset::span_of!(StealTime, preempted), 16..17);
+}
+
+/// What [`consistent`] makes of these readings of `version`; the n-th reading of `steal` is n.
+fn consistent_over(versions: &[u32]) -> Option<u64> {
+    let versions = std::cell::RefCell::new(versions.iter().copied().cycle());
+    let readings = std::cell::Cell::new(0);
+    consistent(
+        || versions.borrow_mut().next().unwrap(),
+        || {
+            readings.set(readings.get() + 1);
+            readings.get()
+        },
+    )
+}
+
+#[test]
+fn a_reading_counts_between_two_equal_even_versions() {
+    assert_eq!(consistent_over(&[4, 4]), Some(1));
+    assert_eq!(consistent_over(&[4, 5, 6, 6]), Some(2), "changed meanwhile, half-way");
+    assert_eq!(consistent_over(&[4, 6, 6, 6]), Some(2), "changed meanwhile, all the way");
+    assert_eq!(consistent_over(&[5, 5, 5, 6, 6, 6]), Some(3), "in the midst of a change");
+    assert_eq!(consistent_over(&[5, 5]), None);
+    assert_eq!(consistent_over(&[2, 4]), None);
 }
 
 #[test]
