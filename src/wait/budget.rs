@@ -32,6 +32,12 @@ pub(crate) const YIELDS_BEFORE_HALT: u32 = pick(3, 1);
 /// overcommit (the undercommit bail-out of KVM's directed yield, 2013).
 pub(crate) const FRUITLESS_YIELDS: u32 = pick(3, 2);
 
+/// Rounds after a yield that did not schedule the caller out, until it looks whether its target runs now.
+///
+/// The host has interrupted the CPU where the target waits; that CPU needs about 5 µs to switch. Most yields end so when the two sit on
+/// different CPUs: nested, KVM counted 658 of 709 yields as successful where the caller's record had moved in 84.
+pub(crate) const YIELD_SETTLES: u32 = pick(128, 1);
+
 /// Rounds before the first and, doubled each time, between later repeated yields where halting is impossible; at most
 /// [`BACK_OFF_MAX`].
 pub(crate) const BACK_OFF_MIN: u32 = pick(256, 1);

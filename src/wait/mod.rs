@@ -12,6 +12,9 @@
 //! | preempted | else, fewer than 3 fruitless in a row, back-off over | yield to it, double the back-off |
 //! | preempted | else | pause |
 //!
+//! A yield that did not move us may still have worked: the host runs the target on another CPU, while we go on. So the next look comes
+//! `YIELD_SETTLES` rounds later, and a target that is seen running clears the counts.
+//!
 //! So there is no hypercall while nobody is preempted, at most three yields to a target that does not come, and no
 //! more than three that moved nothing (undercommit).
 
@@ -19,7 +22,7 @@ pub(crate) mod budget;
 pub(crate) mod drive;
 
 use crate::hypervisor::Yielded;
-use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELDS_BEFORE_HALT};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELD_SETTLES, YIELDS_BEFORE_HALT};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +87,8 @@ impl Waiter {
         self.until_look = LOOK_EVERY - 1;
         let (seen, can) = look();
         let step = self.decide(seen, can);
-        if step != Step::Pause {
-            // Whatever comes back from the host looks again at once.
+        if step == Step::Halt {
+            // Who comes back from the host looks again at once.
             self.until_look = 0;
         }
         step
@@ -94,7 +97,12 @@ impl Waiter {
     fn decide(&mut self, seen: Seen, can: Abilities) -> Step {
         let may_yield = can.yields && self.fruitless < FRUITLESS_YIELDS;
         match seen {
-            Seen::Running => Step::Pause,
+            Seen::Running => {
+                // The yields did their work, on a CPU that is not ours. If it is preempted again, that is another story.
+                self.yields = 0;
+                self.fruitless = 0;
+                Step::Pause
+            }
             Seen::Unknown if can.halts && self.rounds >= UNKNOWN_ROUNDS => Step::Halt,
             Seen::Unknown => Step::Pause,
             Seen::Preempted if may_yield && self.yields < YIELDS_BEFORE_HALT => Step::Yield,
@@ -112,8 +120,14 @@ impl Waiter {
     pub(crate) fn yielded(&mut self, outcome: Yielded) -> bool {
         self.yields = self.yields.saturating_add(1);
         match outcome {
-            Yielded::Moved => self.fruitless = 0,
-            Yielded::Nothing => self.fruitless += 1,
+            Yielded::Moved => {
+                self.fruitless = 0;
+                self.until_look = 0;
+            }
+            Yielded::Nothing => {
+                self.fruitless += 1;
+                self.until_look = YIELD_SETTLES;
+            }
         }
         self.fruitless == FRUITLESS_YIELDS && outcome == Yielded::Nothing
     }
@@ -159,6 +173,14 @@ mod tests {
     fn three_fruitless_yields_end_yielding_for_the_wait() {
         let mut w = Waiter::default();
         assert_eq!(steps(&mut w, 1_000_000, Seen::Preempted, NO_HALT, Yielded::Nothing), (3, 0));
+    }
+
+    #[test]
+    fn a_target_seen_running_clears_the_counts() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, 2 * YIELD_SETTLES, Seen::Preempted, ALL, Yielded::Nothing), (2, 0));
+        assert_eq!(steps(&mut w, 2 * YIELD_SETTLES, Seen::Running, ALL, Yielded::Nothing), (0, 0));
+        assert_eq!(steps(&mut w, 2 * YIELD_SETTLES + LOOK_EVERY + 3, Seen::Preempted, ALL, Yielded::Nothing), (3, 0));
     }
 
     #[test]
