@@ -1,4 +1,4 @@
-//! pvlock
+#![doc = include_str!("../README.md")]
 #![cfg_attr(not(test), no_std)]
 
 mod sync;
