@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::sync::Arc;
 use loom::thread;
-use model::{HALTED, Halts, Host, Model, Protected, Spins, Unknown, model, on_cpu};
+use model::{
+    HALTED, Halts, Host, Model, OneNotReady, Protected, Spins, Spurious, Unknown, model, on_cpu, on_cpu_with_irqs,
+};
 use pvlock::CpuId;
+use pvlock::hypervisor::Hypervisor;
 use pvlock::lock::RawSpinLock;
 
 type Shared<H> = Arc<(RawSpinLock<Model<H>>, Protected)>;
@@ -85,6 +88,49 @@ fn halted_waiters_in_the_queue_are_kicked_in_turn() {
 #[test]
 fn a_waiter_that_does_not_know_who_runs_halts_and_is_kicked() {
     halts_in(|| model(3, || contend::<Unknown>(&[Some(0), Some(1)], section, 2)));
+}
+
+#[test]
+fn a_halt_that_returns_for_no_reason_is_taken_up_again() {
+    halts_in(|| model(3, || contend::<Spurious>(&[Some(0), Some(1)], section, 2)));
+}
+
+#[test]
+fn a_kick_from_elsewhere_and_a_double_kick_are_spurious_wakes() {
+    halts_in(|| {
+        model(3, || {
+            let kicks = |shared: &Shared<Halts>| {
+                for cpu in [0, 1, 1] {
+                    Model::<Halts>::kick(CpuId::new(cpu).unwrap());
+                }
+                section(shared);
+            };
+            contend::<Halts>(&[Some(0), Some(1)], kicks, 2);
+        });
+    });
+}
+
+#[test]
+fn a_cpu_that_is_not_ready_spins_while_the_other_halts() {
+    halts_in(|| model(3, || contend::<OneNotReady>(&[Some(0), Some(1)], section, 2)));
+}
+
+#[test]
+fn a_waiter_with_interrupts_on_halts_and_has_them_on_again() {
+    halts_in(|| {
+        model(3, || {
+            let with_irqs = |shared: &Shared<Halts>| on_cpu_with_irqs(Some(2), true, || section(shared));
+            let lock: Shared<Halts> = Arc::new((RawSpinLock::new(), Protected::new()));
+            let peer = {
+                let lock = lock.clone();
+                thread::spawn(move || on_cpu(Some(1), || section(&lock)))
+            };
+            with_irqs(&lock);
+            peer.join().unwrap();
+            assert_eq!(lock.1.get(), 2);
+            assert!(lock.0.is_quiet());
+        });
+    });
 }
 
 /// A host whose waiters yield at the first look; the yield notes that the reservation is made.

@@ -131,3 +131,120 @@ fn halt<C: Cpu, W: Waited>(waited: &W) {
     }
     C::relax();
 }
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// CPU 0 waits; every CPU but it reads as preempted, as long as `FLAG` says so. Yields are recorded.
+    struct Kernel;
+
+    thread_local! {
+        static FLAG: Cell<bool> = const { Cell::new(true) };
+        static YIELDS: Cell<usize> = const { Cell::new(0) };
+        static IRQS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    fn cpu(index: u32) -> CpuId {
+        CpuId::new(index).unwrap()
+    }
+
+    impl Cpu for Kernel {
+        type Hypervisor = Kernel;
+        fn current() -> Option<CpuId> {
+            Some(cpu(0))
+        }
+        fn irqs_enabled() -> bool {
+            IRQS.get()
+        }
+        fn may_halt_with_irqs_off() -> bool {
+            false
+        }
+    }
+
+    impl Hypervisor for Kernel {
+        fn sees_preempted() -> bool {
+            true
+        }
+        fn is_preempted(_: CpuId) -> bool {
+            FLAG.get()
+        }
+        fn can_yield() -> bool {
+            true
+        }
+        fn yield_to(me: CpuId, target: CpuId) -> Yielded {
+            assert_ne!(me, target);
+            YIELDS.set(YIELDS.get() + 1);
+            Yielded::Moved
+        }
+        fn can_halt() -> bool {
+            true
+        }
+        fn may_halt(_: CpuId) -> bool {
+            true
+        }
+        fn halt(_: bool) {
+            panic!("halted with interrupts off where nothing can end that");
+        }
+        fn kick(_: CpuId) {}
+    }
+
+    /// Names its targets one after the other, the last one for ever.
+    struct Targets<'a> {
+        targets: &'a [u32],
+        asked: Cell<usize>,
+        at_commit: fn(),
+    }
+
+    impl Waited for Targets<'_> {
+        const HALTS: bool = true;
+        fn target(&self) -> Option<CpuId> {
+            let asked = self.asked.replace(self.asked.get() + 1);
+            Some(cpu(self.targets[asked.min(self.targets.len() - 1)]))
+        }
+        fn commit(&mut self) {
+            (self.at_commit)();
+        }
+        fn publish_halt(&self, _: CpuId) -> bool {
+            true
+        }
+    }
+
+    fn yields_in(rounds: usize, targets: &[u32], at_commit: fn()) -> usize {
+        let mut waited = Targets { targets, asked: Cell::new(0), at_commit };
+        let mut waiter = Waiter::default();
+        YIELDS.set(0);
+        FLAG.set(true);
+        for _ in 0..rounds {
+            round::<Kernel, _>(&mut waiter, &mut waited, Some(cpu(0)), &mut None);
+        }
+        YIELDS.get()
+    }
+
+    #[test]
+    fn yields_to_an_owner_that_is_still_the_owner_and_still_preempted() {
+        assert_eq!(yields_in(1, &[7], || ()), 1);
+    }
+
+    #[test]
+    fn does_not_yield_to_an_owner_that_changed_since_the_look() {
+        assert_eq!(yields_in(1, &[7, 8], || ()), 0);
+    }
+
+    #[test]
+    fn does_not_yield_to_an_owner_that_runs_again() {
+        assert_eq!(yields_in(1, &[7], || FLAG.set(false)), 0);
+    }
+
+    #[test]
+    fn never_yields_to_itself() {
+        assert_eq!(yields_in(1000, &[0], || ()), 0);
+    }
+
+    #[test]
+    fn never_halts_with_interrupts_off_where_the_kernel_forbids_it() {
+        // `halt` panics. Three yields at once, then some with growing gaps instead.
+        assert!(yields_in(1000, &[7], || ()) > 3);
+    }
+}

@@ -14,6 +14,14 @@ pub trait Host: 'static {
     const SEES: bool = true;
     const YIELDS: bool = false;
     const HALTS: bool = false;
+    /// Whether a CPU has said that it can be kicked.
+    fn ready(_: CpuId) -> bool {
+        true
+    }
+    /// Whether this halt returns for no reason.
+    fn returns_at_once() -> bool {
+        false
+    }
     /// Called by every waiter in every round: an interrupt, for instance.
     fn relax() {}
     /// What a directed yield does besides letting the others run.
@@ -30,6 +38,24 @@ impl Host for Halts {
     const HALTS: bool = true;
 }
 
+/// As [`Halts`], but every other halt of a CPU returns for no reason.
+pub struct Spurious;
+impl Host for Spurious {
+    const HALTS: bool = true;
+    fn returns_at_once() -> bool {
+        EVERY_OTHER.with(|flag| !flag.replace(!flag.get()))
+    }
+}
+
+/// As [`Halts`], but CPU 1 has not said that it can be kicked.
+pub struct OneNotReady;
+impl Host for OneNotReady {
+    const HALTS: bool = true;
+    fn ready(cpu: CpuId) -> bool {
+        cpu.index() != 1
+    }
+}
+
 /// The state of preemption is unknown: waiters halt when their trust is used up.
 pub struct Unknown;
 impl Host for Unknown {
@@ -44,6 +70,7 @@ loom::lazy_static! {
 loom::thread_local! {
     static ME: Cell<Option<CpuId>> = Cell::new(None);
     static IRQS: Cell<bool> = Cell::new(false);
+    static EVERY_OTHER: Cell<bool> = Cell::new(false);
 }
 
 /// How many halts happened in all executions: a model in which none did shows nothing.
@@ -90,13 +117,19 @@ impl<H: Host> Hypervisor for Model<H> {
     fn can_halt() -> bool {
         H::HALTS
     }
-    fn may_halt(_: CpuId) -> bool {
-        H::HALTS
+    fn may_halt(cpu: CpuId) -> bool {
+        H::HALTS && H::ready(cpu)
     }
     fn halt(irqs_on: bool) {
         assert!(!IRQS.with(Cell::get), "halting with interrupts already on loses a wake-up");
         HALTED.fetch_add(1, Ordering::Relaxed);
-        let (kicked, wake) = &KICKED[ME.with(Cell::get).unwrap().index()];
+        let me = ME.with(Cell::get).unwrap();
+        assert!(H::ready(me), "halted without having said that it can be kicked");
+        if H::returns_at_once() {
+            loom::thread::yield_now();
+            return IRQS.with(|f| f.set(irqs_on));
+        }
+        let (kicked, wake) = &KICKED[me.index()];
         let mut kicked = kicked.lock().unwrap();
         while !*kicked {
             kicked = wake.wait(kicked).unwrap();
@@ -113,9 +146,15 @@ impl<H: Host> Hypervisor for Model<H> {
 
 /// Runs `f` as CPU `index` with interrupts off, or without a number.
 pub fn on_cpu<R>(index: Option<u32>, f: impl FnOnce() -> R) -> R {
+    on_cpu_with_irqs(index, false, f)
+}
+
+/// As [`on_cpu`], with interrupts on or off. They are afterwards as before.
+pub fn on_cpu_with_irqs<R>(index: Option<u32>, irqs_on: bool, f: impl FnOnce() -> R) -> R {
     ME.with(|me| me.set(index.map(|i| CpuId::new(i).unwrap())));
+    IRQS.with(|flag| flag.set(irqs_on));
     let result = f();
-    assert!(!IRQS.with(Cell::get), "interrupts are off as on entry");
+    assert_eq!(IRQS.with(Cell::get), irqs_on, "interrupts are as on entry");
     result
 }
 
