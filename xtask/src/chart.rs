@@ -38,6 +38,8 @@ fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Er
         .y_desc("acquisitions per second, all vCPUs")
         .x_label_formatter(&|degree| format!("{degree:.0}x"))
         .y_label_formatter(&|rate| quantity(*rate))
+        .label_style(("sans-serif", 14))
+        .axis_desc_style(("sans-serif", 15))
         .light_line_style(BLACK.mix(0.06))
         .draw()?;
     for (lock, colour) in [OURS].into_iter().chain(BASES).zip(COLOURS) {
@@ -56,6 +58,7 @@ fn draw(report: &Report, text: &mut String) -> Result<(), Box<dyn std::error::Er
     }
     chart
         .configure_series_labels()
+        .label_font(("sans-serif", 15))
         .position(SeriesLabelPosition::LowerLeft)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
@@ -80,6 +83,7 @@ mod tests {
             stdev: 0.0,
             runs: 1,
             set_aside: 0,
+            foreign_cpus: 0.0,
             fairness: 1.0,
             min_vcpu_ops_per_s: 0.0,
             max_wait_us: 0.0,

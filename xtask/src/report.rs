@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::agreement::Agreement;
 use crate::backend::{Kind, KvmCounters};
 use crate::overcommit::Sample;
-use crate::summary::Summary;
+use crate::summary::{Summary, median};
 
 /// The lock under test, and those that it is compared with.
 pub const OURS: &str = "pvlock";
@@ -29,6 +29,8 @@ pub struct Row {
     pub runs: usize,
     /// Runs left out because something else kept the machine busy.
     pub set_aside: usize,
+    /// Median of the CPUs that everything else on the machine used during these runs.
+    pub foreign_cpus: f64,
     /// Acquisitions of the least served vCPU over those of the best served one, all runs together.
     pub fairness: f64,
     /// Acquisitions per second of the least served vCPU.
@@ -90,6 +92,7 @@ impl Row {
             stdev: summary.stdev,
             runs: summary.runs,
             set_aside: all.len() - used.len(),
+            foreign_cpus: median(&used.iter().map(|sample| sample.foreign).collect::<Vec<_>>())?,
             fairness: if most > 0.0 { least / most } else { 0.0 },
             min_vcpu_ops_per_s: if seconds > 0.0 { least / seconds } else { 0.0 },
             max_wait_us: used.iter().map(|sample| sample.max_wait_us).fold(0.0, f64::max),
@@ -146,6 +149,11 @@ impl Report {
         }
         align_right(&mut table);
         table.to_string()
+    }
+
+    /// How busy other work kept the machine during the runs that were used, at its worst.
+    pub fn foreign_cpus(&self) -> f64 {
+        self.rows.iter().map(|row| row.foreign_cpus).fold(0.0, f64::max)
     }
 
     /// Fairness and longest wait, which throughput alone hides.

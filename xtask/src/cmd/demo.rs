@@ -185,6 +185,12 @@ fn show(report: &Report) {
     let set_aside: usize = report.rows.iter().map(|row| row.set_aside).sum();
     let runs: usize = report.rows.iter().map(|row| row.runs).sum();
     println!("{runs} samples; {set_aside} more set aside (other work above {FOREIGN_LIMIT} CPU).");
+    let foreign = report.foreign_cpus();
+    if foreign > FOREIGN_LIMIT {
+        println!(
+            "NOISY: other work took up to {foreign:.2} CPU during the samples used, since there were no better ones."
+        );
+    }
     for boot in &report.boots {
         let verdicts: Vec<String> = boot.agreement.iter().map(ToString::to_string).collect();
         println!("{} vCPUs: {}", boot.vcpus, verdicts.join("; "));
