@@ -1,0 +1,136 @@
+//! What comes back: samples, one event per line.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Form, Subject};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// One lock and unlock, nobody else about.
+    Uncontended,
+    /// A lock between two CPUs, or one way of a cache line.
+    Handoff,
+    /// Contention at one degree of overcommit.
+    Overcommit,
+    /// The same for longer.
+    Fairness,
+    /// The same with other sections.
+    Sections,
+    /// CPU time that the waiters of a frozen owner burn.
+    FrozenOwner,
+    /// `vcpu_is_preempted`, each call waiting for the answer of the one before.
+    S1Dependent,
+    /// `vcpu_is_preempted` in a spin loop that has ten values in registers.
+    S1LiveRegisters,
+}
+
+/// What samples must have in common to be summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cell {
+    /// What is measured.
+    pub metric: Metric,
+    /// Of whom.
+    pub subject: Subject,
+    /// vCPUs, or threads.
+    pub vcpus: usize,
+    /// Physical CPUs that they share.
+    pub cpus: usize,
+    /// Critical section, in steps of about 4 cycles.
+    pub cs: u32,
+    /// Non-critical section, in the same steps.
+    pub ncs: u32,
+}
+
+impl Cell {
+    /// vCPUs per CPU.
+    pub fn overcommit(&self) -> f64 {
+        self.vcpus as f64 / self.cpus as f64
+    }
+}
+
+/// What one sample read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    /// Time of one operation; the median of many batches within the sample.
+    Cost {
+        /// In cycles of the time-stamp counter.
+        cycles: f64,
+        /// In ns.
+        ns: f64,
+    },
+    /// Two CPUs and one lock.
+    Handoff {
+        /// Acquisitions per second by both together.
+        ops_per_s: f64,
+        /// Acquisitions per second that followed one by the other CPU.
+        handoffs_per_s: f64,
+    },
+    /// Many contend for one lock.
+    Contended {
+        /// Acquisitions of each.
+        per_vcpu: Vec<u64>,
+        /// Length of the sample in s.
+        seconds: f64,
+        /// `[i]` counts waits of 2^i to 2^(i+1) ns.
+        wait_buckets: Vec<u64>,
+        /// Longest wait in µs.
+        longest_wait_us: f64,
+        /// CPU time used over CPU time there was.
+        cpu_used: f64,
+        /// The lock's own event counters, if it has any, and the host's.
+        counters: BTreeMap<String, u64>,
+    },
+    /// The owner was frozen.
+    FrozenOwner {
+        /// CPU time that all waiters burned over the time for which they waited: 1 is one whole CPU.
+        burned: f64,
+    },
+}
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// What it belongs to.
+    pub cell: Cell,
+    /// CPUs used by everything else on this machine meanwhile.
+    pub foreign_cpus: f64,
+    /// What it read.
+    pub reading: Reading,
+}
+
+/// What one round of a measured loop is made of, as built.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Code {
+    /// Which loop.
+    pub metric: Metric,
+    /// With which form in it.
+    pub form: Form,
+    /// Instructions of one round, the called routines' included.
+    pub instructions: u64,
+    /// Accesses to the stack, besides those of calls and returns themselves.
+    pub stack_accesses: u64,
+}
+
+/// One line of the measuring program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// First of all: what is to come.
+    Plan {
+        /// Samples, unless some must be repeated.
+        samples: usize,
+        /// How long they take in s.
+        seconds: f64,
+    },
+    /// A sample begins.
+    Begin(Cell),
+    /// A sample has been taken; one that is to be repeated counts too.
+    Sample(Sample),
+    /// What a loop is made of.
+    Code(Code),
+}

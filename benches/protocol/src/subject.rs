@@ -1,0 +1,144 @@
+//! Whom a sample is about: a lock, a physical limit, or a form of `vcpu_is_preempted`.
+
+use core::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Names as they stand on command lines, in tables and in JSON.
+macro_rules! names {
+    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+        pub enum $type {
+            $($(#[$variant_doc])* #[value(name = $name)] #[serde(rename = $name)] $variant,)*
+        }
+
+        impl $type {
+            /// All of them, in the order in which they are shown.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
+}
+
+names! {
+    /// A lock that is measured.
+    LockName {
+        /// pvlock with all that the host offers.
+        Pvlock = "pvlock",
+        /// pvlock where waiters never halt, so that unlocking is a plain store.
+        PvlockNoHalt = "pvlock-no-halt",
+        /// pvlock that is not told who is preempted, and so never yields.
+        PvlockUnaware = "pvlock-unaware",
+        /// pvlock without any of it: a queue that may be passed.
+        PvlockPlain = "pvlock-plain",
+        /// `spin::mutex::SpinMutex`: test and test-and-set.
+        Spin = "spin",
+        /// `spin::mutex::TicketMutex`: first come, first served.
+        Ticket = "ticket",
+        /// `hermit_sync::TicketMutex`: a ticket lock with back-off.
+        Hermit = "hermit",
+        /// `mcslock::raw::spins::Mutex`: a queue lock.
+        Mcs = "mcs",
+        /// `spin::mutex::SpinMutex` by plain threads of this machine's scheduler, to compare hosts by.
+        SpinThreads = "spin-threads",
+        /// `parking_lot::Mutex`, sleeping in the kernel; by plain threads.
+        ParkingLot = "parking_lot",
+        /// `std::sync::Mutex`, sleeping in the kernel; by plain threads.
+        Std = "std",
+    }
+}
+
+impl LockName {
+    /// Whether it is pvlock, in whatever variant.
+    pub const fn is_ours(self) -> bool {
+        matches!(self, Self::Pvlock | Self::PvlockNoHalt | Self::PvlockUnaware | Self::PvlockPlain)
+    }
+
+    /// Whether its contenders are threads of this machine's scheduler. A lock that sleeps in the kernel would keep a vCPU's
+    /// CPU idle on pvhost, which cannot know that the vCPU's thread sleeps.
+    pub const fn on_plain_threads(self) -> bool {
+        matches!(self, Self::SpinThreads | Self::ParkingLot | Self::Std)
+    }
+}
+
+names! {
+    /// What the processor allows at best, measured in the same run.
+    Limit {
+        /// The least that taking and releasing a lock can be.
+        CmpxchgStore = "cmpxchg+store",
+        /// The least where releasing must be one atomic instruction too.
+        TwoCmpxchg = "two cmpxchg",
+        /// A cache line on its way from one CPU to another.
+        LineTransfer = "line transfer",
+    }
+}
+
+names! {
+    /// A form of "is this vCPU preempted?".
+    Form {
+        /// The library's assembly routine, called.
+        Routine = "routine",
+        /// The library's inline form.
+        Inline = "inline",
+        /// A routine that first loads the base of the CPU's own data: two loads, the second waiting for the first.
+        TwoLoads = "two loads",
+        /// A C function that the compiler calls, saving for itself what it still needs.
+        CFunction = "C function",
+        /// The C function behind a thunk that saves and restores eight registers.
+        Thunk = "C function, thunk",
+    }
+}
+
+/// Whom a sample is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Subject {
+    /// A lock.
+    Lock(LockName),
+    /// A physical limit.
+    Limit(Limit),
+    /// A form of `vcpu_is_preempted`.
+    Form(Form),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(lock) => lock.fmt(f),
+            Self::Limit(limit) => limit.fmt(f),
+            Self::Form(form) => form.fmt(f),
+        }
+    }
+}
+
+impl From<LockName> for Subject {
+    fn from(lock: LockName) -> Self {
+        Self::Lock(lock)
+    }
+}
+
+impl From<Limit> for Subject {
+    fn from(limit: Limit) -> Self {
+        Self::Limit(limit)
+    }
+}
+
+impl From<Form> for Subject {
+    fn from(form: Form) -> Self {
+        Self::Form(form)
+    }
+}
