@@ -184,16 +184,20 @@ fn nobody_passes_a_head_that_has_yielded() {
 }
 
 /// An interrupt arrives while CPU 0 waits, once, and takes the lock its CPU waits for, or another one.
+///
+/// It comes in the second round: in the first (the only one of the newcomers' phase here) the waiter has no node yet. That the
+/// interrupt in turn gets as far as the queue is tested in `tests/nesting.rs`: here its first pause lets the owner finish.
 struct Interrupts;
 
 loom::thread_local! {
     static PENDING: std::cell::RefCell<Option<Shared<Interrupts>>> = std::cell::RefCell::new(None);
+    static ROUNDS: std::cell::Cell<u32> = std::cell::Cell::new(0);
 }
 
 impl Host for Interrupts {
     fn relax() {
-        if let Some(shared) = PENDING.with(|p| p.borrow_mut().take()) {
-            section(&shared);
+        if ROUNDS.with(|r| r.replace(r.get() + 1)) >= 1 {
+            PENDING.with(|p| p.borrow_mut().take()).inspect(section);
         }
     }
 }
@@ -225,7 +229,7 @@ fn an_interrupt_takes_another_lock_of_the_class_while_queued() {
 
 #[test]
 fn an_interrupt_takes_the_very_lock_its_cpu_is_queued_for() {
-    model(2, || {
+    model(3, || {
         let lock: Shared<Interrupts> = Arc::new((RawSpinLock::new(), Protected::new()));
         let peer = {
             let lock = lock.clone();

@@ -96,6 +96,8 @@ fn an_interrupt_waits_for_the_very_lock_that_its_cpu_is_queued_for() {
         while waiting.load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }
+        // Long enough for the interrupt to leave the newcomers' phase as well: behind its own CPU's node it would wait for ever.
+        thread::sleep(std::time::Duration::from_millis(20));
         drop(guard);
     });
     assert_eq!(*locks[0].lock(), 2);
