@@ -35,7 +35,8 @@ pub fn run(options: &Options, blocks: &[Block], mut tell: impl FnMut(Event) -> R
             jobs.rotate_left(turn);
             for job in &jobs {
                 for repeat in 0..=REPEATS {
-                    tell(Event::Begin(job.cell))?;
+                    let seconds = if repeat == 0 { job.length.as_secs_f64() } else { 0.0 };
+                    tell(Event::Begin { cell: job.cell, seconds })?;
                     let load = ForeignLoad::begin();
                     let reading = measure(options, job)?;
                     let foreign_cpus = load.end();

@@ -20,7 +20,7 @@ fn every_job_of_the_plan_gives_a_reading() {
             Event::Plan { samples, .. } => planned = samples,
             Event::Sample(sample) => measured.push(sample),
             Event::Code(_) => codes += 1,
-            Event::Begin(_) => {}
+            Event::Begin { .. } => {}
         }
         Ok(())
     })

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 mod agreement;
 mod backend;
+mod bench;
 mod boot;
 mod cargo;
 mod chart;
@@ -46,6 +47,7 @@ enum Command {
     Test(cmd::test::Args),
     Doctor(cmd::doctor::Args),
     Asm(cmd::asm::Args),
+    Bench(cmd::bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -65,5 +67,6 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Run(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Asm(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => args.run(),
     }
 }

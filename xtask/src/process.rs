@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -20,7 +21,7 @@ use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::{Pid, getpid, getppid};
 
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// How often a child that should end is looked at.
 const POLL: Duration = Duration::from_millis(10);
@@ -37,18 +38,38 @@ pub fn live_children() -> Vec<i32> {
     live().iter().copied().collect()
 }
 
+/// Whether the next interrupt stops the children only, and whether there was one.
+static RESULTS_ARE_KEPT: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED_ONCE: AtomicBool = AtomicBool::new(false);
+
 /// Makes Ctrl-C, SIGTERM and SIGHUP kill every child before this process ends.
 pub fn kill_children_on_interrupt() -> Result<()> {
     ctrlc::set_handler(|| {
+        // Known before the children are gone: whoever finds them gone asks for the reason.
+        let kept = RESULTS_ARE_KEPT.swap(false, Ordering::SeqCst);
+        INTERRUPTED_ONCE.store(true, Ordering::SeqCst);
         // Held until the process is gone, so that no new child can slip in behind the loop.
         let live = live();
         for &group in live.iter() {
             kill_group(group);
         }
+        if kept {
+            return;
+        }
         eprintln!("xtask: interrupted");
-        std::process::exit(INTERRUPTED);
+        std::process::exit(INTERRUPTED.into());
     })
     .context("cannot install the handler for Ctrl-C")
+}
+
+/// From now on the first interrupt kills the children and nothing else, so that what they brought can be reported.
+pub fn keep_results_on_interrupt() {
+    RESULTS_ARE_KEPT.store(true, Ordering::SeqCst);
+}
+
+/// Whether there was an interrupt.
+pub fn was_interrupted() -> bool {
+    INTERRUPTED_ONCE.load(Ordering::SeqCst)
 }
 
 /// Makes a reader that goes away, as in `... | head`, end this process quietly, children and all, not in a panic.

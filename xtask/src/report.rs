@@ -175,13 +175,15 @@ impl Report {
     }
 }
 
-fn plain_table() -> Table {
+/// A table without frills.
+pub fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table
 }
 
-fn align_right(table: &mut Table) {
+/// Aligns all columns but the first to the right.
+pub fn align_right(table: &mut Table) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -202,7 +204,8 @@ pub fn quantity(value: f64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-fn duration(us: f64) -> String {
+/// A time in µs with the unit that suits it.
+pub fn duration(us: f64) -> String {
     match us {
         us if us >= 1e6 => format!("{:.2} s", us / 1e6),
         us if us >= 1e3 => format!("{:.1} ms", us / 1e3),

@@ -128,7 +128,12 @@ pub enum Event {
         seconds: f64,
     },
     /// A sample begins.
-    Begin(Cell),
+    Begin {
+        /// What it belongs to.
+        cell: Cell,
+        /// How much of the plan it is, in s: nothing when it is repeated.
+        seconds: f64,
+    },
     /// A sample has been taken; one that is to be repeated counts too.
     Sample(Sample),
     /// What a loop is made of.

@@ -3,6 +3,7 @@
 mod options;
 
 pub mod asm;
+pub mod bench;
 pub mod demo;
 pub mod doctor;
 pub mod run;

@@ -1,0 +1,13 @@
+//! The benchmarks: running the measuring program, summing its samples up, and the report in its three shapes.
+
+mod charts;
+mod figures;
+mod page;
+mod program;
+mod results;
+mod row;
+mod sheets;
+
+pub use page::html;
+pub use program::{Ended, build, measure};
+pub use results::Results;
