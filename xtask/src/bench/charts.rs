@@ -169,16 +169,21 @@ fn tail(buckets: &[u64], longest_ns: f64) -> Vec<(f64, f64)> {
     points
 }
 
+/// A round time, as ticks are.
 fn duration_ns(ns: f64) -> String {
-    if ns < 999.0 { format!("{ns:.0} ns") } else { duration(ns / 1e3) }
+    let (value, unit) = match ns {
+        ns if ns < 999.0 => (ns, "ns"),
+        ns if ns < 999e3 => (ns / 1e3, "µs"),
+        ns if ns < 999e6 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    format!("{value:.0} {unit}")
 }
 
+/// A share that is a power of ten.
 fn percent(share: f64) -> String {
-    match share * 100.0 {
-        percent if percent >= 0.99 => format!("{percent:.0} %"),
-        // 1 %, 0.1 %, ... as powers of ten read better than rows of zeros.
-        percent => format!("1e{:.0} %", percent.log10()),
-    }
+    let decimals = (-(share * 100.0).log10()).ceil().max(0.0) as usize;
+    format!("{:.decimals$} %", share * 100.0)
 }
 
 fn svg(chart: &Chart<'_>) -> Result<String> {
@@ -293,7 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn shares_read_as_percents() {
-        assert_eq!([1.0, 0.1, 0.01, 1e-3, 1e-7].map(percent), ["100 %", "10 %", "1 %", "1e-1 %", "1e-5 %"]);
+    fn ticks_are_short() {
+        assert_eq!([100.0, 1e4, 1e8, 1e9].map(duration_ns), ["100 ns", "10 µs", "100 ms", "1 s"]);
+        assert_eq!([1.0, 0.1, 0.01, 1e-3, 1e-7].map(percent), ["100 %", "10 %", "1 %", "0.1 %", "0.00001 %"]);
     }
 }

@@ -14,6 +14,8 @@ pub struct Figure {
     pub figure: String,
     /// `None` when it was not measured.
     pub value: Option<f64>,
+    /// Whether other work on this machine may have spoiled it.
+    pub disturbed: bool,
     pub unit: Unit,
     #[serde(flatten)]
     pub bound: Bound,
@@ -69,13 +71,14 @@ impl Figure {
         }
     }
 
-    /// The verdict as a word.
-    pub fn verdict(&self) -> &'static str {
-        match self.held() {
+    /// The verdict in words.
+    pub fn verdict(&self) -> String {
+        let verdict = match self.held() {
             Some(true) => "held",
             Some(false) => "NOT held",
             None => "not measured",
-        }
+        };
+        verdict.to_owned() + if self.disturbed { " !" } else { "" }
     }
 }
 
@@ -89,10 +92,10 @@ pub fn sheet(figures: &[Figure]) -> Sheet {
             Some(false) => Kind::Missed,
             None => Kind::Limit,
         };
-        let cells = [&figure.figure, &value, &figure.show_bound(), figure.verdict(), &figure.limit];
-        sheet.add(kind, cells.map(str::to_owned).into());
+        sheet
+            .add(kind, vec![figure.figure.clone(), value, figure.show_bound(), figure.verdict(), figure.limit.clone()]);
     }
-    sheet.left_from = 4;
+    sheet.left_from = 3;
     sheet
 }
 
@@ -110,14 +113,35 @@ pub fn all(results: &Results) -> Vec<Figure> {
     figures
 }
 
-fn figure(name: impl Into<String>, value: Option<f64>, unit: Unit, bound: Bound, limit: impl Into<String>) -> Figure {
-    Figure { figure: name.into(), value, unit, bound, limit: limit.into() }
+/// What a figure comes from.
+#[derive(Debug, Clone, Copy)]
+struct Value {
+    value: f64,
+    disturbed: bool,
+}
+
+fn figure(name: impl Into<String>, value: Option<Value>, unit: Unit, bound: Bound, limit: impl Into<String>) -> Figure {
+    Figure {
+        figure: name.into(),
+        value: value.map(|value| value.value),
+        disturbed: value.is_some_and(|value| value.disturbed),
+        unit,
+        bound,
+        limit: limit.into(),
+    }
+}
+
+/// What `of` finds in `row`.
+fn value(row: Option<&Row>, of: impl Fn(&Row) -> Option<f64>) -> Option<Value> {
+    let row = row?;
+    Some(Value { value: of(row)?, disturbed: row.is_disturbed() })
 }
 
 /// `above` over `below`, if both were measured.
-fn ratio(above: Option<&Row>, below: Option<&Row>) -> Option<f64> {
-    let (above, below) = (above?.value(), below?.value());
-    (below > 0.0).then(|| above / below)
+fn ratio(above: Option<&Row>, below: Option<&Row>) -> Option<Value> {
+    let (above, below) = (above?, below?);
+    let disturbed = above.is_disturbed() || below.is_disturbed();
+    (below.value() > 0.0).then(|| Value { value: above.value() / below.value(), disturbed })
 }
 
 fn uncontended(results: &Results) -> Vec<Figure> {
@@ -138,9 +162,10 @@ fn uncontended(results: &Results) -> Vec<Figure> {
 fn s1(results: &Results) -> Vec<Figure> {
     let form = |form: Form| results.row(Metric::S1Dependent, form);
     let inline = ratio(form(Form::Inline), form(Form::TwoLoads));
-    let limit = inline.map_or_else(String::new, |inline| format!("{inline:.2}: one load, inline"));
+    let limit = inline.map_or_else(String::new, |inline| format!("{:.2}: one load, inline", inline.value));
+    // Read from the machine code, which other work does not change.
     let stack = form(Form::Routine).and_then(|row| match row.values {
-        Values::Cost { code: Some(code), .. } => Some(code.stack_accesses as f64),
+        Values::Cost { code: Some(code), .. } => Some(Value { value: code.stack_accesses as f64, disturbed: false }),
         _ => None,
     });
     vec![
@@ -185,22 +210,23 @@ fn flatness(results: &Results) -> Vec<Figure> {
 
 fn fairness(results: &Results) -> Vec<Figure> {
     let figure_at = |degree| {
-        let row = results.at(Metric::Fairness, LockName::Pvlock, degree).and_then(Row::contended);
+        let row = results.at(Metric::Fairness, LockName::Pvlock, degree);
         let name = format!("fairness at {degree}x, samples of 3.2 s");
-        figure(name, row.map(|row| row.fairness), Unit::Ratio, Bound::AtLeast(0.7), "1.00: all alike")
+        let fairness = value(row, |row| Some(row.contended()?.fairness));
+        figure(name, fairness, Unit::Ratio, Bound::AtLeast(0.7), "1.00: all alike")
     };
     [2, 4, 8].map(figure_at).into()
 }
 
 fn longest_wait(results: &Results) -> Figure {
     const DEGREE: usize = 4;
-    let waits = [Metric::Overcommit, Metric::Fairness]
-        .into_iter()
-        .filter_map(|metric| Some(results.at(metric, LockName::Pvlock, DEGREE)?.contended()?.max_wait_us));
+    let longest =
+        |metric| value(results.at(metric, LockName::Pvlock, DEGREE), |row| Some(row.contended()?.max_wait_us));
+    let waits = [Metric::Overcommit, Metric::Fairness].into_iter().filter_map(longest);
     let slice_us = results.options.quantum_us as f64;
     figure(
         format!("longest wait at {DEGREE}x"),
-        waits.reduce(f64::max),
+        waits.max_by(|a, b| a.value.total_cmp(&b.value)),
         Unit::Us,
         Bound::AtMost(DEGREE as f64 * slice_us * 4.0),
         format!("{}: the slices of those it shares its CPU with", duration((DEGREE - 1) as f64 * slice_us)),
@@ -213,11 +239,12 @@ fn against_others(results: &Results) -> Vec<Figure> {
         ratio(at(LockName::Pvlock), at(other))
     };
     let overcommitted = results.degrees(Metric::Overcommit).into_iter().filter(|&degree| degree > 1);
-    let least = overcommitted.filter_map(|degree| over(LockName::Ticket, degree)).reduce(f64::min);
+    let least =
+        overcommitted.filter_map(|degree| over(LockName::Ticket, degree)).min_by(|a, b| a.value.total_cmp(&b.value));
     let flat = |other: LockName| {
         let at = |lock, degree| results.at(Metric::Overcommit, lock, degree);
         let best = ratio(at(LockName::Pvlock, 1), at(other, 4));
-        best.map_or_else(String::new, |best| format!("{best:.2} times, if as fast as at 1x"))
+        best.map_or_else(String::new, |best| format!("{:.2} times, if as fast as at 1x", best.value))
     };
     vec![
         figure("against TicketMutex, at its least from 2x on", least, Unit::Times, Bound::AtLeast(100.0), ""),
@@ -246,7 +273,7 @@ fn frozen(results: &Results) -> Figure {
     let row = results.row(Metric::FrozenOwner, LockName::Pvlock);
     figure(
         "CPU burned by 8 waiters, owner frozen 1 s",
-        row.map(Row::value),
+        value(row, |row| Some(row.value())),
         Unit::Percent,
         Bound::AtMost(0.05),
         "0 %: all halted",
@@ -258,14 +285,14 @@ mod tests {
     use super::*;
 
     fn ratio_figure(value: Option<f64>, bound: Bound) -> Figure {
-        figure("x", value, Unit::Ratio, bound, "")
+        figure("x", value.map(|value| Value { value, disturbed: value > 1.0 }), Unit::Ratio, bound, "")
     }
 
     #[test]
     fn a_bound_itself_is_kept_and_nothing_is_said_of_what_was_not_measured() {
         let verdict = |value, bound| ratio_figure(value, bound).verdict();
         assert_eq!(verdict(Some(0.9), Bound::AtLeast(0.9)), "held");
-        assert_eq!(verdict(Some(1.11), Bound::AtMost(1.1)), "NOT held");
+        assert_eq!(verdict(Some(1.11), Bound::AtMost(1.1)), "NOT held !");
         assert_eq!(verdict(None, Bound::AtMost(1.1)), "not measured");
     }
 

@@ -46,6 +46,10 @@ pub fn html(results: &Results) -> Result<String> {
                     }
                     (throughput)
                     (table(&sheets::throughput(results)))
+                    details {
+                        summary { "pvlock against each other lock, with standard deviations" }
+                        (table(&sheets::against(results)))
+                    }
                     h3 { "Who gets it" }
                     p { "A lock may be fast because it serves one vCPU only. 1 is: all alike." }
                     (fairness)
@@ -120,7 +124,7 @@ fn verdicts(results: &Results) -> Markup {
                 @if count(None) > 0 { ", " (count(None)) " not measured" }
                 ". Beside each figure stands what the machine itself allows."
             }
-            (table(&figures::sheet(&results.figures)))
+            (table(&Sheet { title: "", ..figures::sheet(&results.figures) }))
         }
     }
 }
@@ -131,7 +135,7 @@ fn table(sheet: &Sheet) -> Markup {
     }
     html! {
         div.sheet {
-            h3 { (sheet.title) }
+            @if !sheet.title.is_empty() { h3 { (sheet.title) } }
             @if !sheet.note.is_empty() { p.note { (sheet.note) } }
             div.scroll {
                 table {

@@ -221,7 +221,7 @@ pub fn handoff(results: &Results) -> Sheet {
 }
 
 /// In the shape in which kernel patches show such comparisons.
-fn against(results: &Results) -> Sheet {
+pub fn against(results: &Results) -> Sheet {
     let header = ["base lock", "overcommit", "base", "stdev", "pvlock", "stdev", "improvement"];
     let mut sheet = Sheet::new("Overcommit: pvlock against each other lock", &header)
         .note("Acquisitions per second of one lock by all vCPUs; medians.");
