@@ -12,8 +12,9 @@ use crate::process::{Event, Line};
 /// Boots, at most, until one brings a result.
 const TRIES: usize = 3;
 
-/// How long a run may take to its first line, if its limit is not shorter: a boot that hangs is noticed early.
-const FIRST_LINE: Duration = Duration::from_secs(60);
+/// How long a guest may say nothing, if its limit is not shorter: a boot or a guest that hangs is noticed early. Guests say something
+/// at the start and the end of every interval, and an interval is at most a minute.
+const SILENCE: Duration = Duration::from_secs(75);
 
 /// How long a QEMU may take to end after its guest has.
 const GRACE: Duration = Duration::from_secs(5);
@@ -39,8 +40,10 @@ pub enum End {
     Exit(i32),
     /// The machine around the guest ended and never told how the guest did.
     Lost(String),
-    /// Killed when the time for the whole run, or for its first line, was up.
+    /// Killed when the time for the whole run was up.
     Limit(Duration),
+    /// Killed after a silence of this length.
+    Silent(Duration),
 }
 
 /// Everything one run brought.
@@ -113,9 +116,7 @@ impl Outcome {
                 None => format!("QEMU ended with code {code} and did not say why"),
             }),
             (End::Lost(reason), _) => Some(reason.clone()),
-            (End::Limit(limit), _) if self.lines.is_empty() => {
-                Some(format!("the guest said nothing for {} s", limit.as_secs()))
-            }
+            (End::Silent(limit), _) => Some(format!("the guest said nothing for {} s", limit.as_secs())),
             (End::Limit(limit), _) => Some(format!("the guest did not end within {} s", limit.as_secs())),
         }
     }
@@ -123,6 +124,14 @@ impl Outcome {
     /// Whether QEMU ended before the guest said a word, complaining: it will do so again.
     fn refused(&self) -> bool {
         !self.complaints.is_empty() && self.records("host").next().is_none()
+    }
+
+    /// Whether the machine stopped under a guest that had done nothing wrong: it hung, or was lost, and what it had reported
+    /// until then holds.
+    pub fn was_cut_short(&self) -> bool {
+        let said_why = self.records("error").next().is_some();
+        let wrong = self.records("result").any(|result| result.get("sum").is_some_and(|sum| sum != "ok"));
+        matches!(self.end, End::Lost(_) | End::Limit(_) | End::Silent(_)) && !said_why && !wrong
     }
 
     /// Whether another boot may bring what this one did not. Only a run that died by itself before any result is
@@ -152,7 +161,7 @@ pub fn run(backend: &Backend, guest: &Guest, on_line: OnLine) -> Result<Outcome>
 
 /// Runs `guest` once; if QEMU refuses a CPU flag that can be done without, once more without it.
 pub fn once(backend: &Backend, guest: &Guest, on_line: OnLine) -> Result<Outcome> {
-    let outcome = follow(backend.start(guest)?, guest.limit, on_line)?;
+    let outcome = follow(backend.start(guest)?, guest, on_line)?;
     let remedy = outcome.complaints.iter().find_map(|complaint| backend.remedy(complaint));
     match remedy {
         Some(flag) if outcome.refused() && !guest.cpu_flags.iter().any(|f| f == flag) => {
@@ -163,16 +172,18 @@ pub fn once(backend: &Backend, guest: &Guest, on_line: OnLine) -> Result<Outcome
     }
 }
 
-/// Reads what a started guest says until it ends or `limit` is over; then nothing of it is left running.
-fn follow(running: Running, limit: Duration, on_line: OnLine) -> Result<Outcome> {
+/// Reads what a started guest says until it ends, is silent for too long, or `limit` is over; then nothing of it is left running.
+fn follow(running: Running, guest: &Guest, on_line: OnLine) -> Result<Outcome> {
+    let (limit, silence) = (guest.limit, guest.silence.unwrap_or(SILENCE));
     let Running { mut child, sampler, first_level, file } = running;
-    let start = Instant::now();
+    let end = Instant::now() + limit;
     let mut reader = Reader::default();
+    let mut silent_since = Instant::now();
     let stopped = loop {
-        let limit = if reader.lines.is_empty() { limit.min(FIRST_LINE) } else { limit };
-        match child.next(start + limit) {
+        match child.next(end.min(silent_since + silence)) {
             Event::Closed => break None,
-            Event::Deadline => break Some(End::Limit(limit)),
+            Event::Deadline if Instant::now() >= end => break Some(End::Limit(limit)),
+            Event::Deadline => break Some(End::Silent(silence)),
             Event::Complaint(text) => {
                 reader.complaints.extend(complaints([text.as_str()]));
                 if text.starts_with(KVM_GAVE_UP) {
@@ -184,6 +195,7 @@ fn follow(running: Running, limit: Duration, on_line: OnLine) -> Result<Outcome>
             Event::Line(_) if reader.exit.is_some() => {}
             Event::Line(line) if first_level && reader.take_first_level(&line)? => {}
             Event::Line(line) => {
+                silent_since = line.at;
                 on_line(&line)?;
                 reader.lines.push(line);
             }
@@ -283,12 +295,24 @@ mod tests {
         let limit = End::Limit(Duration::from_secs(9));
         assert!(outcome(&["host vcpus=4", "mark start round=0"], lost.clone(), "").worth_another_try());
         assert!(outcome(&[], limit.clone(), "").worth_another_try());
+        assert!(outcome(&[], End::Silent(Duration::from_secs(9)), "").worth_another_try());
         assert!(outcome(&["host vcpus=4"], End::Exit(0), "").worth_another_try());
         assert!(!outcome(&["result round=0 sum=ok"], lost, "").worth_another_try());
         assert!(!outcome(&["steal cpu=0 flips=3"], limit, "").worth_another_try());
         for code in [33, 35, 37] {
             assert!(!outcome(&["host vcpus=4"], End::Exit(code), "").worth_another_try());
         }
+    }
+
+    #[test]
+    fn what_a_guest_reported_before_its_machine_hung_holds() {
+        let silent = End::Silent(Duration::from_secs(9));
+        let hung = outcome(&["result round=0 lock=spin sum=ok", "mark start round=1"], silent.clone(), "");
+        assert!(hung.was_cut_short());
+        assert_eq!(sentence(&hung), "the guest said nothing for 9 s");
+        assert!(!outcome(&["result round=0 lock=spin sum=wrong"], silent.clone(), "").was_cut_short());
+        assert!(!outcome(&["error message=\"no\""], silent, "").was_cut_short());
+        assert!(!outcome(&["result round=0 lock=spin sum=ok"], End::Exit(37), "").was_cut_short());
     }
 
     #[test]

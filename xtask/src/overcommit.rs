@@ -75,7 +75,7 @@ struct Parts {
     counters: BTreeMap<String, u64>,
 }
 
-/// The samples of one run, in the order in which they were taken.
+/// The samples of one run, in the order in which they were taken. Of a run that was cut short, those that were finished.
 pub fn samples(outcome: &Outcome, watch: &ForeignWatch) -> Result<Vec<Sample>> {
     let mut order = Vec::new();
     let mut parts: BTreeMap<Interval, Parts> = BTreeMap::new();
@@ -95,6 +95,10 @@ pub fn samples(outcome: &Outcome, watch: &ForeignWatch) -> Result<Vec<Sample>> {
             "counters" => entry.counters = numbers(&record),
             _ => entry.result = Some(record),
         }
+    }
+    if outcome.was_cut_short() {
+        // What comes last of an interval's lines are our lock's counters, and the next interval's mark.
+        order.pop();
     }
     let build = |key: Interval| {
         let parts = parts.remove(&key).unwrap_or_default();

@@ -46,6 +46,7 @@ pub fn probe() -> Result<String> {
         command_line: String::new(),
         thread: None,
         limit: PROBE_LIMIT,
+        silence: None,
     };
     let backend = Backend { kind: Kind::Kvm, reasons: vec![], nested: None };
     let outcome = boot::once(&backend, &guest, &mut |_| Ok(())).context("the probe guest does not start")?;

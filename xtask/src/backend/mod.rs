@@ -78,6 +78,8 @@ pub struct Guest<'a> {
     pub thread: Option<Thread>,
     /// After this time the run is killed.
     pub limit: Duration,
+    /// How long it may say nothing; `None`: longer than its longest interval can be.
+    pub silence: Option<Duration>,
 }
 
 /// A guest that has been started.

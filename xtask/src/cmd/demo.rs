@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 
 use super::options::{self, Machine};
@@ -28,8 +28,11 @@ const ROUND_MS: u32 = 700;
 /// How long a guest stays after its last line, so that KVM's counters can be read once more.
 const LINGER_MS: u32 = 600;
 
-/// Boots for one degree of overcommit, when too many samples have to be set aside.
+/// Boots for one degree of overcommit, when too many samples have to be set aside or a machine hangs.
 const BOOTS: usize = 3;
+
+/// How long a guest may say nothing: many rounds.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// Compare pvlock with the locks that Rust kernels use, with more vCPUs than CPUs.
 ///
@@ -41,7 +44,7 @@ pub struct Args {
     machine: Machine,
 
     /// Runs of each lock at each degree of overcommit, interleaved.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
 
     /// Seconds after which a single guest is killed [default: 60, and 20 for each run].
@@ -116,10 +119,14 @@ impl Args {
             self.boot(backend, image, vcpus, &mut measured)?;
             let all = measured.samples.len();
             let clean = measured.samples.iter().filter(|sample| sample.is_clean()).count();
-            if report::enough(clean, all) {
+            // A boot that was cut short brings fewer samples than planned.
+            let planned = self.runs as usize * (1 + BASES.len());
+            if report::enough(clean, all.max(planned)) {
                 break;
             }
-            eprintln!("{} of {all} samples had other work on this machine (boot {boot} of {BOOTS})", all - clean);
+            if clean < all {
+                eprintln!("{} of {all} samples had other work on this machine (boot {boot} of {BOOTS})", all - clean);
+            }
         }
         Ok(measured)
     }
@@ -133,6 +140,7 @@ impl Args {
             command_line: format!("rounds={} ms={ROUND_MS} verbose=1 linger_ms={LINGER_MS}", self.runs),
             thread: self.machine.thread,
             limit: self.timeout.unwrap_or(Duration::from_secs(60 + 20 * u64::from(self.runs))),
+            silence: Some(SILENCE),
         };
         let what = format!("{vcpus} vCPUs on {} CPUs", self.machine.cpus);
         let spinner = progress::spinner(format!("{what}: booting"));
@@ -145,10 +153,18 @@ impl Args {
         });
         spinner.finish_and_clear();
         let outcome = outcome?;
-        outcome
-            .verdict()
-            .map_err(|failure| anyhow!("{failure}, with {what}; its last lines:\n{}", failure.last_lines.join("\n")))?;
-        measured.samples.extend(overcommit::samples(&outcome, &watch)?);
+        let samples = overcommit::samples(&outcome, &watch)?;
+        if let Err(failure) = outcome.verdict() {
+            let lines = failure.last_lines.join("\n");
+            ensure!(outcome.was_cut_short() && !samples.is_empty(), "{failure}, with {what}; its last lines:\n{lines}");
+            eprintln!(
+                "the machine hung ({failure}), with {what}; the {} samples it had finished are kept; its last lines:\n{lines}",
+                samples.len()
+            );
+            measured.samples.extend(samples);
+            return Ok(());
+        }
+        measured.samples.extend(samples);
         let total = outcome.records("total").last().context("the guest printed no `total` line")?;
         let agreement =
             outcome.kvm.as_ref().map(|kvm| agreement::compare(&total, kvm)).transpose()?.unwrap_or_default();

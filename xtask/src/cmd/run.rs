@@ -91,6 +91,7 @@ impl Args {
             command_line: self.parameters.join(" "),
             thread: self.machine.thread,
             limit: self.timeout,
+            silence: None,
         };
         let outcome = boot::run(&backend, &guest, &mut |line| {
             match line::for_people(&line.text) {

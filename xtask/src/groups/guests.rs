@@ -39,6 +39,7 @@ impl Boot<'_> {
             command_line: self.parameters.to_owned(),
             thread: None,
             limit: LIMIT,
+            silence: None,
         };
         let outcome = boot::run(backend, &guest, &mut |_| Ok(()))?;
         outcome.verdict().map_err(|failure| anyhow!("{failure}; last lines: {}", failure.last_lines.join(" | ")))?;
