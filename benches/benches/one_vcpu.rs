@@ -21,6 +21,7 @@ fn uncontended(criterion: &mut Criterion) {
             });
         )*};
     }
+    // No host was started, so pvlock finds none: halting is off.
     each!(CmpxchgStore, TwoCmpxchg, pvhost::locks::Pvlock, Spin, Ticket, Hermit, Mcs, ParkingLot, Std);
     group.finish();
 }

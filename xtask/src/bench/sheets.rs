@@ -113,6 +113,11 @@ fn marked(row: &Row, name: impl ToString) -> String {
     name.to_string() + if row.is_disturbed() { " !" } else { "" }
 }
 
+/// The standard deviation, where there is one.
+fn stdev(row: &Row, show: impl Fn(f64) -> String) -> String {
+    if row.runs > 1 { show(row.stdev) } else { "-".to_owned() }
+}
+
 fn subject(row: &Row) -> String {
     match row.subject {
         Named::Lock(lock) => marked(row, lock),
@@ -145,7 +150,7 @@ pub fn uncontended(results: &Results) -> Sheet {
             subject(row),
             format!("{ns:.1}"),
             format!("{cycles:.1}"),
-            format!("{:.1}", row.stdev),
+            stdev(row, |cycles| format!("{cycles:.1}")),
             over.unwrap_or_default(),
             row.runs.to_string(),
             row.set_aside.to_string(),
@@ -174,7 +179,7 @@ pub fn s1(results: &Results) -> Sheet {
                     let count = |of: fn(&super::row::Instructions) -> u64| code.as_ref().map(of).unwrap_or_default();
                     cells.extend([
                         format!("{cycles:.1}"),
-                        format!("{:.1}", row.stdev),
+                        stdev(row, |cycles| format!("{cycles:.1}")),
                         count(|code| code.instructions).to_string(),
                         count(|code| code.stack_accesses).to_string(),
                     ]);
@@ -198,7 +203,7 @@ pub fn handoff(results: &Results) -> Sheet {
                 let cells = vec![
                     subject(row),
                     quantity(ops_per_s),
-                    quantity(row.stdev),
+                    stdev(row, quantity),
                     quantity(handoffs_per_s),
                     row.runs.to_string(),
                     row.set_aside.to_string(),
@@ -233,9 +238,9 @@ pub fn against(results: &Results) -> Sheet {
                 marked(base, lock),
                 format!("{degree}x"),
                 quantity(base.value()),
-                quantity(base.stdev),
+                stdev(base, quantity),
                 quantity(ours.value()),
-                quantity(ours.stdev),
+                stdev(ours, quantity),
                 format!("{:+.1} %", (ours.value() / base.value() - 1.0) * 100.0),
             ];
             sheet.add(Kind::Peer, cells);
@@ -314,7 +319,7 @@ pub fn sections(results: &Results) -> Sheet {
             format!("{} / {}", row.cs, row.ncs),
             row.overcommit.map(|degree| format!("{degree}x")).unwrap_or_default(),
             quantity(contended.ops_per_s),
-            quantity(row.stdev),
+            stdev(row, quantity),
             format!("{:.2}", contended.fairness),
             duration(contended.max_wait_us),
             row.runs.to_string(),
@@ -329,7 +334,7 @@ pub fn frozen(results: &Results) -> Sheet {
         .note("CPU time that 8 waiters burn together, over 1 s. Limit: none at all.");
     for row in rows(results, Metric::FrozenOwner) {
         let percent = |value: f64| format!("{:.1} %", value * 100.0);
-        let cells = vec![subject(row), percent(row.value()), percent(row.stdev), row.runs.to_string()];
+        let cells = vec![subject(row), percent(row.value()), stdev(row, percent), row.runs.to_string()];
         sheet.add_with_bar(row, cells);
     }
     sheet.scale_bars();
