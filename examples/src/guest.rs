@@ -83,6 +83,6 @@ fn print_totals() {
         sum.halts,
         sum.fruitless_yields,
         pvlock_rt::halts(),
-        pvlock_rt::trial_kicks()
+        pvlock_rt::runtime_kicks()
     );
 }

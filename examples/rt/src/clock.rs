@@ -3,7 +3,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pvlock::hypervisor::Kvm;
+use pvlock::hypervisor::{Hypervisor, Kvm};
 use raw_cpuid::cpuid;
 use x86_64::instructions::{interrupts, port::Port};
 
@@ -90,6 +90,13 @@ pub(crate) fn halt() {
     // ORDERING: Relaxed, a statistic.
     this_cpu().halts.fetch_add(1, Relaxed);
     interrupts::enable_and_hlt();
+}
+
+/// Halts this CPU until it is kicked. Called with interrupts off, which they stay.
+pub(crate) fn halt_until_kicked() {
+    // ORDERING: Relaxed, a statistic.
+    this_cpu().halts.fetch_add(1, Relaxed);
+    Kvm::halt(false);
 }
 
 /// Halts this CPU for `ms` milliseconds; takes over its timer.

@@ -54,13 +54,25 @@ pub(crate) fn register(block: &PerCpu) -> Result<(), BootError> {
     }
 }
 
-/// Trial kicks, see [`trial_kicks`].
-static TRIAL_KICKS: AtomicU64 = AtomicU64::new(0);
+/// See [`runtime_kicks`].
+static KICKS: AtomicU64 = AtomicU64::new(0);
 
-/// Hypercalls that the runtime caused: where waiters may halt, one trial kick per CPU.
-pub fn trial_kicks() -> u64 {
+/// Hypercalls that the runtime caused itself: where waiters may halt, one trial kick per CPU, and those that wake idle CPUs.
+pub fn runtime_kicks() -> u64 {
     // ORDERING: Relaxed, a statistic.
-    TRIAL_KICKS.load(Relaxed)
+    KICKS.load(Relaxed)
+}
+
+/// Whether `cpu` idles until it is kicked, and not until an interrupt. Does not change once the CPU is up.
+pub(crate) fn idles_until_kicked(cpu: CpuId) -> bool {
+    Kvm::can_halt() && Kvm::may_halt(cpu)
+}
+
+/// Ends the halt of an idle CPU, or its next one if it does not halt now.
+pub(crate) fn kick(cpu: CpuId) {
+    // ORDERING: Relaxed, as above.
+    KICKS.fetch_add(1, Relaxed);
+    Kvm::kick(cpu);
 }
 
 /// From here on the CPU's local APIC is on, so that a kick can end its halts.
@@ -68,7 +80,7 @@ pub(crate) fn ready(block: &PerCpu) {
     let cpu = block.cpu().expect("a CPU has its number before it is ready");
     if Kvm::can_halt() {
         // ORDERING: Relaxed, as above.
-        TRIAL_KICKS.fetch_add(1, Relaxed);
+        KICKS.fetch_add(1, Relaxed);
     }
     if let Err(error) = Kvm::ready_to_be_kicked(cpu) {
         // Not the end: the locks then spin and yield.

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pvlock::ApicId;
-use x2apic::lapic::{IpiAllShorthand, LocalApic, LocalApicBuilder, TimerDivide, TimerMode, xapic_base};
+use x2apic::lapic::{LocalApic, LocalApicBuilder, TimerDivide, TimerMode, xapic_base};
 use x86_64::instructions::{interrupts, port::Port};
 
 use crate::per_cpu::this_cpu;
@@ -78,12 +78,6 @@ pub(crate) fn highest_id() -> ApicId {
 pub(crate) fn wake(target: ApicId) {
     // SAFETY: the vector has a gate on every CPU that can take interrupts.
     with(|apic| unsafe { apic.send_ipi(WAKE_VECTOR, destination(target)) });
-}
-
-/// Ends the halt of all other CPUs.
-pub(crate) fn wake_all_others() {
-    // SAFETY: as for `wake`; CPUs that were never started ignore it.
-    with(|apic| unsafe { apic.send_ipi_all(WAKE_VECTOR, IpiAllShorthand::AllExcludingSelf) });
 }
 
 /// Puts another CPU into the state in which it waits for [`send_startup`].

@@ -60,7 +60,7 @@ mod work;
 pub use boot::command_line;
 pub use clock::{sleep_ms, tsc, tsc_khz};
 pub use console::Quoted;
-pub use cpu::{RtCpu, hypervisor_present, trial_kicks};
+pub use cpu::{RtCpu, hypervisor_present, runtime_kicks};
 pub use exit::{ExitCode, exit};
 pub use lapic::{start_periodic_timer, start_timer, stop_timer};
 pub use per_cpu::current;

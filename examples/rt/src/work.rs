@@ -7,7 +7,7 @@ use pvlock::CpuId;
 use x86_64::instructions::interrupts;
 
 use crate::per_cpu::{BOOT_CPU, PerCpu, current};
-use crate::{clock, lapic, smp};
+use crate::{clock, cpu, lapic, smp};
 
 /// What is done on every CPU.
 type Job<'a> = dyn Fn(CpuId) + Sync + 'a;
@@ -48,9 +48,7 @@ pub fn run_on_all(job: &Job<'_>) {
     DISPATCH.unfinished.store(smp::cpu_count() - 1, Ordering::Relaxed);
     // ORDERING: Release, pair JOB-START: the job and the count are written.
     DISPATCH.round.fetch_add(1, Ordering::Release);
-    if smp::cpu_count() > 1 {
-        lapic::wake_all_others();
-    }
+    smp::all().iter().filter(|other| other.cpu() != Some(cpu)).for_each(|other| wake(other));
     job(cpu);
     // ORDERING: Acquire, pair JOB-DONE: what the others did in the job has happened.
     halt_while(|| DISPATCH.unfinished.load(Ordering::Acquire) != 0);
@@ -72,20 +70,35 @@ pub(crate) fn serve(block: &'static PerCpu) -> ! {
         job(cpu);
         // ORDERING: Release, pair JOB-DONE: what this CPU did in the job. AcqRel, so that the last one carries all.
         if DISPATCH.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
-            lapic::wake(BOOT_CPU.apic_id());
+            wake(&BOOT_CPU);
         }
     }
 }
 
-/// Halts until `condition` is false; whoever changes it wakes this CPU afterwards. Interrupts are on when it returns.
+/// Ends the halt of a CPU in [`halt_while`], or its next one.
+///
+/// Where it can, by a kick and not by an interrupt: an idle CPU then takes no interrupt at all, and the halts and kicks are those
+/// that the locks use.
+fn wake(block: &PerCpu) {
+    match block.cpu() {
+        Some(cpu) if cpu::idles_until_kicked(cpu) => cpu::kick(cpu),
+        _ => lapic::wake(block.apic_id()),
+    }
+}
+
+/// Halts until `condition` is false; whoever changes it wakes this CPU afterwards ([`wake`]). Interrupts are on when it returns.
 fn halt_while(condition: impl Fn() -> bool) {
     loop {
-        // With interrupts off, a wake-up between the look and the halt stays pending and ends the halt.
+        // With interrupts off, a wake-up between the look and the halt stays pending and ends the halt. So does a kick.
         interrupts::disable();
         if !condition() {
             break;
         }
-        clock::halt();
+        if current().is_some_and(cpu::idles_until_kicked) {
+            clock::halt_until_kicked();
+        } else {
+            clock::halt();
+        }
     }
     interrupts::enable();
 }
