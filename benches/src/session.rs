@@ -28,10 +28,10 @@ pub fn run(options: &Options, blocks: &[Block], mut tell: impl FnMut(Event) -> R
     }
     let mut repeats_left = samples / 2;
     for block in blocks {
-        for round in 0..block.rounds as usize {
+        for round in 0..block.rounds {
             let mut jobs = block.jobs.clone();
             // Another one goes first each time, so that nobody always follows the same predecessor's heat.
-            let turn = round * jobs.len() / block.rounds as usize;
+            let turn = round as usize * jobs.len() / block.rounds as usize;
             jobs.rotate_left(turn);
             for job in &jobs {
                 for repeat in 0..=REPEATS {
@@ -40,7 +40,7 @@ pub fn run(options: &Options, blocks: &[Block], mut tell: impl FnMut(Event) -> R
                     let load = ForeignLoad::begin();
                     let reading = measure(options, job)?;
                     let foreign_cpus = load.end();
-                    tell(Event::Sample(Sample { cell: job.cell, foreign_cpus, reading }))?;
+                    tell(Event::Sample(Sample { cell: job.cell, round, foreign_cpus, reading }))?;
                     if foreign_cpus <= FOREIGN_LIMIT || repeats_left == 0 || repeat == REPEATS {
                         break;
                     }

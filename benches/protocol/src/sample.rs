@@ -97,6 +97,8 @@ pub enum Reading {
 pub struct Sample {
     /// What it belongs to.
     pub cell: Cell,
+    /// In which round. A sample that is repeated shares its round with those that replace it.
+    pub round: u32,
     /// CPUs used by everything else on this machine meanwhile.
     pub foreign_cpus: f64,
     /// What it read.

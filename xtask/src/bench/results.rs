@@ -117,7 +117,7 @@ impl Results {
         );
         if self.disturbed_rows > 0 {
             text += &format!(
-                "; {} of {} rows had too few undisturbed ones and use them all: marked with !",
+                "; {} of {} rows had too few undisturbed ones and use disturbed ones: marked with !",
                 self.disturbed_rows,
                 self.rows.len()
             );

@@ -97,11 +97,19 @@ pub struct Contended {
 }
 
 impl Row {
-    /// Sums up all samples of one cell; those of a busy machine only if the others are fewer than half.
+    /// Sums up all samples of one cell: of each round the least disturbed one, and of those the disturbed ones only if the others
+    /// are fewer than half.
     pub fn new(cell: &Cell, samples: &[&Sample], codes: &[Code]) -> Option<Self> {
-        let clean: Vec<&Sample> =
-            samples.iter().copied().filter(|sample| sample.foreign_cpus <= FOREIGN_LIMIT).collect();
-        let used = if report::enough(clean.len(), samples.len()) { &clean[..] } else { samples };
+        let mut of_round: BTreeMap<u32, &Sample> = BTreeMap::new();
+        for &sample in samples {
+            let best = of_round.entry(sample.round).or_insert(sample);
+            if sample.foreign_cpus < best.foreign_cpus {
+                *best = sample;
+            }
+        }
+        let all: Vec<&Sample> = of_round.into_values().collect();
+        let clean: Vec<&Sample> = all.iter().copied().filter(|sample| sample.foreign_cpus <= FOREIGN_LIMIT).collect();
+        let used = if report::enough(clean.len(), all.len()) { &clean[..] } else { &all };
         let Summary { stdev, runs, .. } = Summary::of(&used.iter().map(|sample| leading(sample)).collect::<Vec<_>>())?;
         let whole = cell.vcpus.is_multiple_of(cell.cpus);
         Some(Self {
@@ -255,38 +263,50 @@ pub mod tests {
         Cell { metric, subject: subject.into(), vcpus, cpus: 2, cs: 40, ncs: 40 }
     }
 
-    pub fn contended(cell: Cell, per_vcpu: &[u64], longest_wait_us: f64, foreign_cpus: f64) -> Sample {
+    pub fn contended(cell: Cell, round: u32, per_vcpu: &[u64], longest_wait_us: f64, foreign_cpus: f64) -> Sample {
         let counters = BTreeMap::from([("halts".to_owned(), 2)]);
         let (per_vcpu, wait_buckets) = (per_vcpu.to_vec(), vec![0, 3, 0, 1]);
         let reading =
             Reading::Contended { per_vcpu, seconds: 2.0, wait_buckets, longest_wait_us, cpu_used: 1.0, counters };
-        Sample { cell, foreign_cpus, reading }
+        Sample { cell, round, foreign_cpus, reading }
     }
 
     #[test]
     fn disturbed_samples_are_set_aside_unless_they_are_the_most() {
         let cell = cell(Metric::Overcommit, LockName::Spin, 4);
         let mut samples = [
-            contended(cell, &[10, 20, 20, 20], 5.0, 0.0),
-            contended(cell, &[20, 20, 20, 40], 9.0, 0.1),
-            contended(cell, &[0, 1, 1, 1], 7000.0, 0.9),
+            contended(cell, 0, &[10, 20, 20, 20], 5.0, 0.0),
+            contended(cell, 1, &[20, 20, 20, 40], 9.0, 0.1),
+            contended(cell, 2, &[0, 1, 1, 1], 7000.0, 0.9),
+            contended(cell, 2, &[0, 1, 1, 2], 6000.0, 0.8),
         ];
         let sum_up = |samples: &[Sample]| Row::new(&cell, &samples.iter().collect::<Vec<_>>(), &[]).unwrap();
         let row = sum_up(&samples);
-        assert_eq!((row.runs, row.set_aside, row.overcommit, row.is_disturbed()), (2, 1, Some(2), false));
+        assert_eq!((row.runs, row.set_aside, row.overcommit, row.is_disturbed()), (2, 2, Some(2), false));
         assert_eq!(row.value(), 42.5);
         let contended = row.contended().unwrap();
         assert_eq!((contended.fairness, contended.max_wait_us, contended.counters["halts"]), (0.5, 9.0, 4));
         assert_eq!(contended.wait_buckets, [0, 6, 0, 2]);
+        // Of a round that has no undisturbed sample, only the better one.
         samples[0].foreign_cpus = 0.5;
         let row = sum_up(&samples);
-        assert_eq!((row.runs, row.set_aside, row.is_disturbed()), (3, 0, true));
+        assert_eq!((row.runs, row.set_aside, row.is_disturbed()), (3, 1, true));
+        assert_eq!(row.contended().unwrap().max_wait_us, 6000.0);
+    }
+
+    #[test]
+    fn a_repeat_replaces_what_it_repeats() {
+        let cell = cell(Metric::Overcommit, LockName::Spin, 2);
+        let disturbed = |round| contended(cell, round, &[1, 1], 900.0, 0.9);
+        let samples = [disturbed(0), disturbed(0), contended(cell, 0, &[4, 4], 2.0, 0.0)];
+        let row = Row::new(&cell, &samples.iter().collect::<Vec<_>>(), &[]).unwrap();
+        assert_eq!((row.value(), row.runs, row.set_aside, row.is_disturbed()), (4.0, 1, 2, false));
     }
 
     #[test]
     fn the_code_of_a_loop_stands_in_its_row() {
         let cell = cell(Metric::S1Dependent, Form::Routine, 1);
-        let sample = Sample { cell, foreign_cpus: 0.0, reading: Reading::Cost { cycles: 8.0, ns: 4.0 } };
+        let sample = Sample { cell, round: 0, foreign_cpus: 0.0, reading: Reading::Cost { cycles: 8.0, ns: 4.0 } };
         let code = |metric, instructions| Code { metric, form: Form::Routine, instructions, stack_accesses: 0 };
         let codes = [code(Metric::S1LiveRegisters, 9), code(Metric::S1Dependent, 12)];
         let json = serde_json::to_value(Row::new(&cell, &[&sample], &codes)).unwrap();
