@@ -72,7 +72,16 @@ fn qemu_version() -> Result<String> {
 fn host_line(backend: &Backend) -> Result<Record> {
     let image = image::build("probe")?;
     let command_line = String::new();
-    let guest = Guest { image: &image, vcpus: 1, cpus: 1, cpu_flags: &[], command_line, thread: None, limit: LIMIT, silence: None };
+    let guest = Guest {
+        image: &image,
+        vcpus: 1,
+        cpus: 1,
+        cpu_flags: &[],
+        command_line,
+        thread: None,
+        limit: LIMIT,
+        silence: None,
+    };
     let outcome = boot::run(backend, &guest, &mut |_| Ok(()))?;
     outcome.verdict().map_err(|failure| anyhow!("{failure}"))?;
     outcome.records("host").next().context("the probe guest printed no `host` line")
