@@ -17,13 +17,12 @@
     .type   pvlock_vcpu_is_preempted, @function
 pvlock_vcpu_is_preempted:
     endbr64                                 // may be called through a pointer where CET is on
-    mov     eax, edi                        // also clears the upper half
-    cmp     eax, {MAX_CPUS}
+    cmp     edi, {MAX_CPUS}
     jae     2f
-    shl     rax, {SHIFT}
-    lea     rdi, [rip + {TABLE}]
-    test    byte ptr [rdi + rax + {PREEMPTED}], {MASK}
-    setne   al
+    shl     edi, {SHIFT}                    // also clears the upper half
+    lea     rax, [rip + {TABLE}]
+    movzx   eax, byte ptr [rax + rdi + {PREEMPTED}]
+    and     eax, {MASK}
     PVLOCK_RETURN
 2:  xor     eax, eax
     PVLOCK_RETURN

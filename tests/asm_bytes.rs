@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const SYMBOL: &str = "pvlock_vcpu_is_preempted";
 
 /// endbr64, mov, cmp, jae, shl, lea, test, setne, return; xor, return.
-const INSTRUCTIONS: usize = 11;
+const INSTRUCTIONS: usize = 10;
 
 /// One way to build the image.
 #[derive(Default)]

@@ -151,8 +151,11 @@ fn unsafe_code_stays_in_the_listed_files() {
 
 #[test]
 fn every_file_says_first_what_it_is_for() {
+    // The library's own documentation is the README.
+    let says =
+        |text: &str| ["//! ", "#![doc = include_str!(\"../README.md\")]"].iter().any(|first| text.starts_with(first));
     let places: Vec<_> =
-        sources("").into_iter().filter(|source| !source.text.starts_with("//! ")).map(|source| source.path).collect();
+        sources("").into_iter().filter(|source| !says(&source.text)).map(|source| source.path).collect();
     assert_none("the first line is not a `//! ` sentence", &places);
 }
 

@@ -8,6 +8,9 @@ use std::sync::{Condvar, Mutex};
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::{Cpu, CpuId};
 
+/// Rounds until it comes, and its handler.
+type Interrupt = (u32, Box<dyn FnOnce()>);
+
 thread_local! {
     /// The CPU that this thread plays.
     pub static ME: Cell<Option<CpuId>> = const { Cell::new(None) };
@@ -16,7 +19,7 @@ thread_local! {
     pub static ENABLES: Cell<u32> = const { Cell::new(0) };
     pub static IN_NMI: Cell<bool> = const { Cell::new(false) };
     /// After how many calls `relax` does what, once: an interrupt.
-    static INTERRUPT: Cell<Option<(u32, Box<dyn FnOnce()>)>> = const { Cell::new(None) };
+    static INTERRUPT: Cell<Option<Interrupt>> = const { Cell::new(None) };
 }
 
 /// Bit `i`: CPU `i` reads as preempted.

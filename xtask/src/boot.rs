@@ -193,7 +193,7 @@ fn follow(running: Running, guest: &Guest, on_line: OnLine) -> Result<Outcome> {
             }
             // The first-level kernel has a last word of its own when it switches off.
             Event::Line(_) if reader.exit.is_some() => {}
-            Event::Line(line) if first_level && reader.take_first_level(&line)? => {}
+            Event::Line(line) if first_level && reader.take_first_level(&line)? => silent_since = line.at,
             Event::Line(line) => {
                 silent_since = line.at;
                 on_line(&line)?;
