@@ -16,6 +16,9 @@ const TRIES: usize = 3;
 /// at the start and the end of every interval, and an interval is at most a minute.
 const SILENCE: Duration = Duration::from_secs(75);
 
+/// The same before a guest's first line: five times what each stage of a boot takes when the machine is idle.
+const BOOT_SILENCE: Duration = Duration::from_secs(45);
+
 /// How long a QEMU may take to end after its guest has.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -180,6 +183,7 @@ fn follow(running: Running, guest: &Guest, on_line: OnLine) -> Result<Outcome> {
     let mut reader = Reader::default();
     let mut silent_since = Instant::now();
     let stopped = loop {
+        let silence = if reader.lines.is_empty() { BOOT_SILENCE } else { silence };
         match child.next(end.min(silent_since + silence)) {
             Event::Closed => break None,
             Event::Deadline if Instant::now() >= end => break Some(End::Limit(limit)),

@@ -78,7 +78,7 @@ pub struct Guest<'a> {
     pub thread: Option<Thread>,
     /// After this time the run is killed.
     pub limit: Duration,
-    /// How long it may say nothing; `None`: longer than its longest interval can be.
+    /// How long it may say nothing once it has said something; `None`: longer than its longest interval can be.
     pub silence: Option<Duration>,
 }
 
