@@ -51,7 +51,7 @@ pub(crate) const BACK_OFF_MAX: u32 = pick(16 * 1024, 2);
 /// Rounds that an owner of unknown state is trusted to run. Then the waiter halts, where it can.
 ///
 /// About 1 ms: longer than any sane critical section, and what Linux's paravirtual queue spins (1 << 15 rounds) to a factor of two.
-pub(crate) const UNKNOWN_ROUNDS: u32 = pick(16 * 1024, 2);
+pub(crate) const UNKNOWN_ROUNDS: u32 = pick(16 * 1024, 1);
 
 /// The shipped value, or a small one under loom, where each round is a branch of the model.
 const fn pick(shipped: u32, model: u32) -> u32 {

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each model uses a part")]
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
@@ -73,8 +72,11 @@ loom::thread_local! {
     static EVERY_OTHER: Cell<bool> = Cell::new(false);
 }
 
-/// How many halts happened in all executions: a model in which none did shows nothing.
-pub static HALTED: AtomicU32 = AtomicU32::new(0);
+std::thread_local! {
+    /// How many halts happened in all executions of this test: a model in which none did shows nothing. All threads of a model run
+    /// on the test's own thread.
+    pub static HALTED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// The kernel: CPUs are model threads, by [`on_cpu`].
 pub struct Model<H>(H);
@@ -122,7 +124,7 @@ impl<H: Host> Hypervisor for Model<H> {
     }
     fn halt(irqs_on: bool) {
         assert!(!IRQS.with(Cell::get), "halting with interrupts already on loses a wake-up");
-        HALTED.fetch_add(1, Ordering::Relaxed);
+        HALTED.set(HALTED.get() + 1);
         let me = ME.with(Cell::get).unwrap();
         assert!(H::ready(me), "halted without having said that it can be kicked");
         if H::returns_at_once() {
