@@ -21,6 +21,9 @@ pub(crate) trait Waited {
 
     /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.
     const HALTS: bool;
+
+    /// Whether a yield to the target is worth an exit before halting. Where halting is impossible yields are made all the same.
+    const YIELDS_FIRST: bool;
 }
 
 /// One round of waiting by `me` for `waited`. `poll` is the caller's own hook; a waiter that has one never halts.
@@ -45,15 +48,9 @@ pub(crate) fn round<C: Cpu, W: Waited>(
             count(Some(me), Counter::PreemptedSeen);
             waited.commit();
             // The owner may have changed since the look (a stale target once caused lock-ups: powerpc f9bc9bbe8afd).
-            if waited.target() == Some(target) && C::Hypervisor::is_preempted(target) {
-                let outcome = C::Hypervisor::yield_to(me, target);
-                count(Some(me), Counter::Yield);
-                if outcome == Yielded::Nothing {
-                    count(Some(me), Counter::FruitlessYield);
-                }
-                if waiter.yielded(outcome) {
-                    count(Some(me), Counter::BailOut);
-                }
+            let confirmed = waited.target() == Some(target) && C::Hypervisor::is_preempted(target);
+            if confirmed && waiter.yielded(yield_to::<C>(me, target)) {
+                count(Some(me), Counter::BailOut);
             }
         }
         (Step::Halt, Some(me), _) => {
@@ -63,6 +60,16 @@ pub(crate) fn round<C: Cpu, W: Waited>(
         }
         _ => spin_loop(),
     }
+}
+
+/// Yields to `target`, counted.
+pub(crate) fn yield_to<C: Cpu>(me: CpuId, target: CpuId) -> Yielded {
+    let outcome = C::Hypervisor::yield_to(me, target);
+    count(Some(me), Counter::Yield);
+    if outcome == Yielded::Nothing {
+        count(Some(me), Counter::FruitlessYield);
+    }
+    outcome
 }
 
 fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
@@ -85,15 +92,13 @@ fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
 
 fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
     let Some(me) = me else { return Abilities { yields: false, halts: false } };
-    Abilities {
-        yields: C::Hypervisor::can_yield(),
-        halts: W::HALTS
-            && !polls
-            && C::Hypervisor::can_halt()
-            && C::Hypervisor::may_halt(me)
-            && !C::in_nmi()
-            && (C::may_halt_with_irqs_off() || C::irqs_enabled()),
-    }
+    let halts = W::HALTS
+        && !polls
+        && C::Hypervisor::can_halt()
+        && C::Hypervisor::may_halt(me)
+        && !C::in_nmi()
+        && (C::may_halt_with_irqs_off() || C::irqs_enabled());
+    Abilities { yields: C::Hypervisor::can_yield() && (W::YIELDS_FIRST || !halts), halts }
 }
 
 /// Halts this vCPU until it is kicked, an interrupt arrives, or for no reason; leaves the interrupt flag as it was.
@@ -199,6 +204,7 @@ mod tests {
 
     impl Waited for Targets<'_> {
         const HALTS: bool = true;
+        const YIELDS_FIRST: bool = true;
         fn target(&self) -> Option<CpuId> {
             let asked = self.asked.replace(self.asked.get() + 1);
             Some(cpu(self.targets[asked.min(self.targets.len() - 1)]))

@@ -6,9 +6,9 @@
 //!               ▼
 //!  enqueue: tail = me; was there a tail?
 //!     no │            │ yes: link behind it
-//!        ▼            ▼        predecessor preempted: yield to it, at last halt
+//!        ▼            ▼        predecessor preempted: halt (or yield to it)
 //!       head ◀─── waiting      (head passed on, or the predecessor is gone)
-//!        │  owner preempted: reserve, yield to it, at last halt; passed too often: reserve
+//!        │  owner preempted: reserve, yield to it, then halt; passed too often: reserve
 //!        ▼ claims
 //!      owner: open the lock, pass headship to the next waiter, free the node
 //! ```
@@ -85,26 +85,21 @@ fn newcomer<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, poll: &mut P
             return true;
         }
         if round % LOOK_EVERY == 0 {
-            let owner = preempted(word.snapshot().owner());
-            match word.reserved_for() {
-                // Promised to a head, so no yield can feed an owner that keeps coming back. Whoever is missing gets our slice: the owner, or
-                // the head if the lock is free or its owner runs.
-                Some(head) => {
-                    if let Some(missing) = owner.or(preempted(Some(head))) {
-                        if yields_left == 0 || !C::Hypervisor::can_yield() {
-                            return false;
-                        }
-                        yields_left -= 1;
-                        count(me, Counter::PreemptedSeen);
-                        count(me, Counter::Yield);
-                        if C::Hypervisor::yield_to(cpu, missing) == crate::hypervisor::Yielded::Nothing {
-                            count(me, Counter::FruitlessYield);
-                        }
-                    }
+            let snapshot = word.snapshot();
+            // Only a head may yield to the owner, since only a head may reserve: queue.
+            if preempted(snapshot.owner()).is_some() {
+                return false;
+            }
+            // Free, but promised to a head that does not run: it gets our slice, so that the lock does not lie idle.
+            if snapshot.is_free()
+                && let Some(head) = preempted(word.reserved_for())
+            {
+                if yields_left == 0 || !C::Hypervisor::can_yield() {
+                    return false;
                 }
-                // Only a head may reserve, and nobody may yield to an owner without reserving: queue.
-                None if owner.is_some() => return false,
-                None => {}
+                yields_left -= 1;
+                count(me, Counter::PreemptedSeen);
+                let _ = drive::yield_to::<C>(cpu, head);
             }
             // Others wait in order: so do we, unless we would wait behind somebody who does not run.
             if let Some(last) = word.tail()
@@ -200,6 +195,8 @@ struct Predecessor {
 
 impl Waited for Predecessor {
     const HALTS: bool = true;
+    // It may well be halted itself, and it can do nothing for us but wait in turn.
+    const YIELDS_FIRST: bool = false;
 
     fn target(&self) -> Option<CpuId> {
         // ORDERING: Acquire, pair HEAD-PASS (Release in `leave`).
@@ -233,6 +230,7 @@ struct Owner<'a> {
 
 impl Waited for Owner<'_> {
     const HALTS: bool = true;
+    const YIELDS_FIRST: bool = true;
 
     fn target(&self) -> Option<CpuId> {
         self.word.snapshot().owner()
@@ -260,6 +258,7 @@ struct Nodeless<'a> {
 
 impl Waited for Nodeless<'_> {
     const HALTS: bool = false;
+    const YIELDS_FIRST: bool = true;
 
     fn target(&self) -> Option<CpuId> {
         self.word.snapshot().owner()
