@@ -140,7 +140,7 @@ boot_pd:
     .endr
 
 .section .bss.boot, "aw", @nobits
-.balign 16
-    .skip 65536
+.balign 16384
+    .skip 65536 + 4096                  # its busy page is a multiple of four: see leak_stack
 boot_stack_top:
 .text
