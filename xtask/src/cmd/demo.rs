@@ -44,7 +44,7 @@ pub struct Args {
     machine: Machine,
 
     /// Runs of each lock at each degree of overcommit, interleaved.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
 
     /// Seconds after which a single guest is killed [default: 60, and 20 for each run].
