@@ -11,7 +11,7 @@ use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::{const_fn, spin_loop};
-use word::{OwnerId, Word};
+use word::{OwnerId, Snapshot, Word};
 
 /// A queued spinlock of 8 bytes that stops spinning on preempted owners. It holds no data: see [`SpinMutex`](super::SpinMutex).
 ///
@@ -111,8 +111,9 @@ impl<C: Cpu> RawSpinLock<C> {
             unlocked_free(self as *const Self as usize);
         }
         if C::Hypervisor::can_halt() {
-            if let Some(halted) = self.word.release_halted().halted() {
-                kick::<C>(halted);
+            let released = self.word.release_halted();
+            if released.has_halted() {
+                kick::<C>(released);
             }
         } else {
             self.word.release();
@@ -162,9 +163,11 @@ impl<C: Cpu> RawSpinLock<C> {
 /// Wakes the head that the released word named. Takes no lock: the lock's memory may be gone.
 #[cold]
 #[inline(never)]
-fn kick<C: Cpu>(halted: CpuId) {
-    count(C::current(), Counter::Kick);
-    C::Hypervisor::kick(halted);
+fn kick<C: Cpu>(released: Snapshot) {
+    if let Some(halted) = released.halted() {
+        count(C::current(), Counter::Kick);
+        C::Hypervisor::kick(halted);
+    }
 }
 
 #[cold]

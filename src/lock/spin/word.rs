@@ -62,6 +62,12 @@ impl Snapshot {
         CpuId::from_plus_one(self.0 as u16)
     }
 
+    /// Whether there is a halted head: one comparison, for the unlocking fast path.
+    #[inline]
+    pub(crate) fn has_halted(self) -> bool {
+        self.0 > 0xffff
+    }
+
     /// The halted head that waits for a kick.
     #[inline]
     pub(crate) fn halted(self) -> Option<CpuId> {

@@ -23,7 +23,7 @@ use crate::setup;
 const DEGREES: [usize; 3] = [1, 2, 4];
 
 /// Length of one round of one lock: many time slices, yet all rounds of all locks fit into a few minutes.
-const ROUND_MS: u32 = 700;
+const ROUND_MS: u32 = 350;
 
 /// How long a guest stays after its last line, so that KVM's counters can be read once more.
 const LINGER_MS: u32 = 600;
@@ -44,10 +44,10 @@ pub struct Args {
     machine: Machine,
 
     /// Runs of each lock at each degree of overcommit, interleaved.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
 
-    /// Seconds after which a single guest is killed [default: 60, and 20 for each run].
+    /// Seconds after which a single guest is killed [default: 60, and 10 for each run].
     #[arg(long, value_parser = options::seconds)]
     timeout: Option<Duration>,
 
@@ -139,7 +139,7 @@ impl Args {
             cpu_flags: &self.machine.cpu_flags,
             command_line: format!("rounds={} ms={ROUND_MS} verbose=1 linger_ms={LINGER_MS}", self.runs),
             thread: self.machine.thread,
-            limit: self.timeout.unwrap_or(Duration::from_secs(60 + 20 * u64::from(self.runs))),
+            limit: self.timeout.unwrap_or(Duration::from_secs(60 + 10 * u64::from(self.runs))),
             silence: Some(SILENCE),
         };
         let what = format!("{vcpus} vCPUs on {} CPUs", self.machine.cpus);
