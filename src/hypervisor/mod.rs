@@ -25,6 +25,19 @@ pub enum Yielded {
 ///
 /// Whatever it answers, a lock stays a lock: each ability may be absent, late, or without effect.
 pub trait Hypervisor: 'static {
+    /// Directed yields to one preempted vCPU before the waiter halts instead, where it can.
+    ///
+    /// One boosts the owner where the host's scheduler lets it. More seldom help: a vCPU that has just used up its slice is behind the others
+    /// in fairness, and the scheduler then disregards the yield (and its effect lasts for one pick only: sched/kvm "Semantics-aware vCPU
+    /// scheduling", 2025). A halted waiter leaves the run queue, so the owner's turn comes. `cargo xtask bench --policies` measures 0, 1 and 3
+    /// against each other, on hosts of many kinds.
+    const YIELDS_BEFORE_HALT: u32 = 1;
+
+    /// Whether the head of a lock's queue may close the lock to passers. Without it waiters starve; it is here to measure what it costs
+    /// (`cargo xtask bench --policies`).
+    #[doc(hidden)]
+    const RESERVES: bool = true;
+
     /// Whether [`is_preempted`](Self::is_preempted) can ever answer yes. `false` means *unknown*, not "running": waiters
     /// then trust no owner to be running for longer than a finite spin budget.
     fn sees_preempted() -> bool;

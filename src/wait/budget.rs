@@ -15,19 +15,18 @@ pub(crate) const LOOK_EVERY: u32 = pick(16, 1);
 /// enough that many CPUs do not hammer one line.
 pub(crate) const NEWCOMER_ROUNDS: u32 = pick(128, 1);
 
+/// Pauses of a newcomer before its first look at a lock that was held when it came.
+///
+/// Each look takes the lock's line away from the owner, who must then fetch it back to unlock: a newcomer that looks at every pause slows
+/// down what it waits for. Two CPUs that want one lock all the time, on one machine in interleaved runs (`cargo xtask bench --only
+/// handoff,sweep`), in million acquisitions per second: no pause 8.7, four 10.9, six 13.7, eight 15.9 with empty sections, and 3.8, 3.7, 4.4,
+/// 5.0 with sections of 160 cycles. Eight are about 0.5 µs where a pause takes 140 cycles, and that much too late at most.
+pub(crate) const FIRST_PAUSES: u32 = pick(8, 0);
+
 /// Rounds in which the running head of the queue may be passed; then it reserves the lock and nobody passes it.
 ///
 /// This is the bound on starvation. Smaller is fairer and slower: each forced hand-over moves the lock's and the data's lines.
 pub(crate) const HEAD_ROUNDS: u32 = pick(1024, 2);
-
-/// Directed yields to one preempted target before the waiter halts instead.
-///
-/// One boosts the owner where the host's scheduler lets it. More seldom help: a vCPU that has just used up its slice is behind the others in
-/// fairness, and the scheduler then disregards the yield (and its effect lasts for one pick only: sched/kvm "Semantics-aware vCPU
-/// scheduling", 2025). A halted waiter leaves the run queue, so the owner's turn comes. On nested KVM at 4x, medians of acquisitions per
-/// second in interleaved boots (`cargo xtask run overcommit --vcpus 8 --cpus 2 --accel nested`): no yield 2.2 to 2.9 M, one 3.0 to 4.2 M,
-/// three 2.6 M; on pvhost the three are equal within their deviation.
-pub(crate) const YIELDS_BEFORE_HALT: u32 = pick(1, 1);
 
 /// Directed yields in a row that moved nothing, after which a wait makes no more of them.
 ///

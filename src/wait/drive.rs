@@ -91,14 +91,18 @@ fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
 }
 
 fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
-    let Some(me) = me else { return Abilities { yields: false, halts: false } };
+    let Some(me) = me else { return Abilities { yields: false, yields_first: 0, halts: false } };
     let halts = W::HALTS
         && !polls
         && C::Hypervisor::can_halt()
         && C::Hypervisor::may_halt(me)
         && !C::in_nmi()
         && (C::may_halt_with_irqs_off() || C::irqs_enabled());
-    Abilities { yields: C::Hypervisor::can_yield() && (W::YIELDS_FIRST || !halts), halts }
+    Abilities {
+        yields: C::Hypervisor::can_yield() && (W::YIELDS_FIRST || !halts),
+        yields_first: C::Hypervisor::YIELDS_BEFORE_HALT,
+        halts,
+    }
 }
 
 /// Halts this vCPU until it is kicked, an interrupt arrives, or for no reason; leaves the interrupt flag as it was.

@@ -7,7 +7,7 @@
 //! | runs | | pause |
 //! | unknown | fewer than `UNKNOWN_ROUNDS` rounds | pause |
 //! | unknown | more, and this CPU can halt | halt |
-//! | preempted | no yield since it last ran | yield to it |
+//! | preempted | fewer than `YIELDS_BEFORE_HALT` yields since it last ran | yield to it |
 //! | preempted | else, and this CPU can halt | halt |
 //! | preempted | else, fewer than 3 fruitless yields in a row, back-off over | yield to it, double the back-off |
 //! | preempted | else | pause |
@@ -15,16 +15,14 @@
 //! A yield that did not move us may still have worked: the host runs the target on another CPU, while we go on. So the next look comes
 //! `YIELD_SETTLES` rounds later, and a target that is seen running clears the counts.
 //!
-//! So there is no hypercall while nobody is preempted, one yield to a target that does not come where the waiter can halt, and
+//! So there is no hypercall while nobody is preempted, one yield (as shipped) to a target that does not come where the waiter can halt, and
 //! nowhere more than three in a row that moved nothing (undercommit).
 
 pub(crate) mod budget;
 pub(crate) mod drive;
 
 use crate::hypervisor::Yielded;
-use budget::{
-    BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELD_SETTLES, YIELDS_BEFORE_HALT,
-};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELD_SETTLES};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +40,8 @@ pub(crate) enum Seen {
 pub(crate) struct Abilities {
     /// Directed yield exists.
     pub(crate) yields: bool,
+    /// Directed yields to make before halting.
+    pub(crate) yields_first: u32,
     /// This CPU may halt here and will be kicked.
     pub(crate) halts: bool,
 }
@@ -107,7 +107,7 @@ impl Waiter {
             }
             Seen::Unknown if can.halts && self.rounds >= UNKNOWN_ROUNDS => Step::Halt,
             Seen::Unknown => Step::Pause,
-            Seen::Preempted if may_yield && self.yields < YIELDS_BEFORE_HALT => Step::Yield,
+            Seen::Preempted if may_yield && self.yields < can.yields_first => Step::Yield,
             Seen::Preempted if can.halts => Step::Halt,
             Seen::Preempted if may_yield && self.back_off.0 == 0 => {
                 let next = (self.back_off.1 * 2).clamp(BACK_OFF_MIN, BACK_OFF_MAX);
@@ -139,9 +139,9 @@ impl Waiter {
 mod tests {
     use super::*;
 
-    const ALL: Abilities = Abilities { yields: true, halts: true };
-    const NO_HALT: Abilities = Abilities { yields: true, halts: false };
-    const NOTHING: Abilities = Abilities { yields: false, halts: false };
+    const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true };
+    const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false };
+    const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false };
 
     fn steps(w: &mut Waiter, rounds: u32, seen: Seen, can: Abilities, outcome: Yielded) -> (u32, u32) {
         let (mut yields, mut halts) = (0, 0);
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn yields_once_then_halts() {
         let mut w = Waiter::default();
-        assert_eq!(steps(&mut w, YIELDS_BEFORE_HALT, Seen::Preempted, ALL, Yielded::Moved), (YIELDS_BEFORE_HALT, 0));
+        assert_eq!(steps(&mut w, ALL.yields_first, Seen::Preempted, ALL, Yielded::Moved), (ALL.yields_first, 0));
         assert_eq!(steps(&mut w, 5, Seen::Preempted, ALL, Yielded::Moved), (0, 5));
     }
 

@@ -31,7 +31,7 @@ use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::{Ordering, spin_loop};
 use crate::wait::Waiter;
-use crate::wait::budget::{HEAD_ROUNDS, LOOK_EVERY, NEWCOMER_ROUNDS};
+use crate::wait::budget::{FIRST_PAUSES, HEAD_ROUNDS, LOOK_EVERY, NEWCOMER_ROUNDS};
 use crate::wait::drive::{self, Waited};
 
 /// The caller's own hook, called in every round of waiting.
@@ -80,6 +80,9 @@ fn newcomer<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, poll: &mut P
     let Some(cpu) = me else { return false };
     let preempted = |who: Option<CpuId>| who.filter(|&who| who != cpu && C::Hypervisor::is_preempted(who));
     let mut yields_left = 1;
+    for _ in 0..FIRST_PAUSES {
+        spin_loop();
+    }
     for round in 0..NEWCOMER_ROUNDS {
         if claim(word, me, owner) {
             return true;
@@ -133,7 +136,7 @@ fn queue<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, id: NodeId, pol
         }
     }
     let mut waiter = Waiter::default();
-    let mut waited = Owner { word, me, reserved: false };
+    let mut waited = Owner { word, me, may_reserve: C::Hypervisor::RESERVES, reserved: false };
     loop {
         if word.snapshot().is_free() && word.claim_acquire(owner) {
             break;
@@ -225,6 +228,7 @@ impl Waited for Predecessor {
 struct Owner<'a> {
     word: &'a Word,
     me: Option<CpuId>,
+    may_reserve: bool,
     reserved: bool,
 }
 
@@ -239,6 +243,7 @@ impl Waited for Owner<'_> {
     fn commit(&mut self) {
         if let Some(me) = self.me
             && !self.reserved
+            && self.may_reserve
         {
             self.reserved = true;
             self.word.reserve(me);
