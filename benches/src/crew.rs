@@ -7,7 +7,7 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use pvhost::{Abilities, Config, Report};
+use pvhost::{Abilities, Config, Report, Slices};
 use pvlock::CpuId;
 
 use crate::Error;
@@ -29,11 +29,27 @@ pub(crate) struct Crew {
     pub(crate) cpus: usize,
     /// Time slice on pvhost; plain threads get the scheduler's.
     pub(crate) quantum: Duration,
+    pub(crate) slices: Slices,
+    /// What an exit costs on pvhost.
+    pub(crate) exit_cost: Duration,
 }
 
 impl Crew {
     /// A slice so long that hardly any ends in a sample: for vCPUs with a CPU each.
-    pub(crate) const CALM_QUANTUM: Duration = Duration::from_millis(100);
+    const CALM_QUANTUM: Duration = Duration::from_millis(100);
+
+    /// What an exit costs on silicon, or little more.
+    const EXIT_COST: Duration = Duration::from_micros(1);
+
+    /// `vcpus` on `cpus`, each slice `quantum` long.
+    pub(crate) fn new(host: Host, vcpus: usize, cpus: usize, quantum: Duration) -> Self {
+        Self { host, vcpus, cpus, quantum, slices: Slices::FreeRunning, exit_cost: Self::EXIT_COST }
+    }
+
+    /// A CPU for each of `vcpus`.
+    pub(crate) fn calm(host: Host, vcpus: usize) -> Self {
+        Self::new(host, vcpus, vcpus, Self::CALM_QUANTUM)
+    }
 
     /// Calls `work` with each contender's number, all at once, and `supervise` meanwhile. Returns when all have returned, with
     /// what `supervise` gave and the host's report.
@@ -44,8 +60,8 @@ impl Crew {
     ) -> Result<(R, Option<Report>), Error> {
         match self.host {
             Host::Pvhost(abilities) => {
-                let quantum = self.quantum;
-                let config = Config { abilities, quantum, ..Config::new(self.vcpus, self.cpus) };
+                let &Self { quantum, slices, exit_cost, .. } = self;
+                let config = Config { abilities, quantum, slices, exit_cost, ..Config::new(self.vcpus, self.cpus) };
                 let running = pvhost::start(config, move |cpu: CpuId| work(cpu.index()))?;
                 let result = supervise();
                 Ok((result, Some(running.wait()?)))

@@ -62,7 +62,7 @@ impl<L: Lock> Arena<L> {
 
 /// Lets two CPUs compete for one `L` for `length`.
 pub(crate) fn measure<L: Lock>(host: Host, length: Duration) -> Result<Reading, Error> {
-    let crew = Crew { host, vcpus: 2, cpus: 2, quantum: Crew::CALM_QUANTUM };
+    let crew = Crew::calm(host, 2);
     let arena = Arc::new(Arena::<L>::default());
     let work = {
         let arena = Arc::clone(&arena);

@@ -61,7 +61,7 @@ pub(crate) fn limit(limit: Limit, length: Duration) -> Result<Reading, Error> {
 struct OwnLine<L>(L);
 
 fn uncontended<L: Lock>(host: Host, length: Duration) -> Result<Reading, Error> {
-    let crew = Crew { host, vcpus: 1, cpus: 1, quantum: Crew::CALM_QUANTUM };
+    let crew = Crew::calm(host, 1);
     let found = std::sync::Arc::new(std::sync::OnceLock::new());
     let work = {
         let (lock, found) = (OwnLine::<L>::default(), std::sync::Arc::clone(&found));

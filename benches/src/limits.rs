@@ -88,7 +88,7 @@ impl PingPong {
 pub(crate) fn line_transfer(length: Duration) -> Result<Reading, Error> {
     /// Round trips in one batch: about 0.1 ms.
     const ROUNDS: u64 = 1_000;
-    let crew = Crew { host: Host::Threads, vcpus: 2, cpus: 2, quantum: Crew::CALM_QUANTUM };
+    let crew = Crew::calm(Host::Threads, 2);
     let found = Arc::new(Mutex::new(None));
     let game = {
         let (line, found) = (PingPong::default(), Arc::clone(&found));

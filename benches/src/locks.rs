@@ -3,9 +3,11 @@
 use core::marker::PhantomData;
 
 use mcslock::raw::MutexNode;
-use pvhost::Abilities;
 use pvhost::locks::{Lock, Pvlock, Spin, Ticket};
-use pvlock_bench_protocol::LockName;
+use pvhost::{Abilities, PvCpu};
+use pvlock::SpinMutex;
+use pvlock_bench_protocol::{LockName, Policy};
+use pvlock_policies::Waits;
 
 use crate::crew::Host;
 use crate::harness::{Harness, Of};
@@ -51,6 +53,38 @@ impl Lock for Mcs {
     }
 }
 
+/// pvlock whose waiters wait as `P` says.
+#[derive(Debug)]
+pub struct Waiting<P: pvlock_policies::Policy>(SpinMutex<(), Waits<PvCpu, P>>);
+
+impl<P: pvlock_policies::Policy> Default for Waiting<P> {
+    fn default() -> Self {
+        Self(SpinMutex::new(()))
+    }
+}
+
+impl<P: pvlock_policies::Policy> Lock for Waiting<P> {
+    const NAME: &'static str = "pvlock with a policy";
+
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.0.lock();
+        f()
+    }
+}
+
+/// The lock whose waiters wait by this policy.
+pub(crate) fn policy(policy: Policy) -> &'static dyn Harness {
+    macro_rules! harness_of {
+        ($($type:ident = $name:literal;)*) => {
+            match policy {
+                $(Policy::$type => const { &Of::<Waiting<pvlock_policies::$type>>(PhantomData) },)*
+            }
+        };
+    }
+    pvlock_policies::for_each_policy!(harness_of)
+}
+
 /// A lock with the host it runs on.
 pub(crate) struct Candidate {
     pub(crate) harness: &'static dyn Harness,
@@ -92,5 +126,12 @@ mod tests {
         for &name in LockName::ALL {
             assert_eq!(matches!(candidate(name).host, Host::Threads), name.on_plain_threads(), "{name}");
         }
+    }
+
+    #[test]
+    fn policies_have_the_same_names_everywhere() {
+        let ours: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+        let theirs: Vec<&str> = pvlock_policies::ALL.iter().map(|policy| policy.name).collect();
+        assert_eq!(ours, theirs);
     }
 }

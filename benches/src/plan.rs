@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use pvlock_bench_protocol::{Cell, DEGREES, Form, Kind, Limit, LockName, Metric, Options, Subject};
+use pvlock_bench_protocol::{
+    Cell, DEGREES, Form, Host, Kind, Limit, LockName, Metric, Options, Policy, Slices, Subject,
+};
 
 /// One sample to take.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,7 @@ pub fn plan(options: &Options) -> Vec<Block> {
         (Kind::Fairness, fairness(options)),
         (Kind::Sections, sections(options)),
         (Kind::Sweep, sweep(options)),
+        (Kind::Policies, policies(options)),
     ];
     let asked = all.into_iter().filter(|&(kind, _)| options.wants(kind)).map(|(_, block)| block);
     asked.filter(|block| !block.jobs.is_empty()).collect()
@@ -62,7 +65,7 @@ fn locks(options: &Options, among: &[LockName]) -> Vec<LockName> {
 }
 
 fn cell(metric: Metric, subject: impl Into<Subject>, vcpus: usize, cpus: usize) -> Cell {
-    Cell { metric, subject: subject.into(), vcpus, cpus, cs: 0, ncs: 0 }
+    Cell { metric, subject: subject.into(), vcpus, cpus, cs: 0, ncs: 0, host: None }
 }
 
 /// Differences between locks that do not show while nobody waits are left out here.
@@ -140,6 +143,34 @@ fn sweep(options: &Options) -> Block {
         if options.quick { (&DEGREES[..4], SHORT) } else { (&DEGREES, Duration::from_secs(1)) };
     let jobs = contention(options, Metric::Overcommit, &locks, degrees, (options.cs, options.ncs), length);
     Block { jobs, rounds: rounds(options, 5, 2) }
+}
+
+/// Slices and exits from those of a quick host to those of a host that is emulated itself, in µs.
+const QUANTA_US: [u64; 3] = [1000, 3000, 10_000];
+const EXITS_US: [u64; 2] = [1, 50];
+
+/// vCPUs per CPU when ways to wait are compared.
+const POLICIES_AT: usize = 4;
+
+fn policies(options: &Options) -> Block {
+    let mut jobs = Vec::new();
+    for slices in [Slices::Free, Slices::LockStep] {
+        for quantum_us in QUANTA_US {
+            for exit_us in EXITS_US {
+                let host = Some(Host { slices, quantum_us, exit_us });
+                jobs.extend(Policy::ALL.iter().map(|&policy| Job {
+                    cell: Cell {
+                        cs: options.cs,
+                        ncs: options.ncs,
+                        host,
+                        ..cell(Metric::Policy, policy, POLICIES_AT * options.cpus, options.cpus)
+                    },
+                    length: if options.quick { SHORT } else { 2 * SHORT },
+                }));
+            }
+        }
+    }
+    Block { jobs, rounds: rounds(options, 5, 1) }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use core::time::Duration;
 
+use pvhost::Abilities;
 use pvhost::contend::Sections;
 use pvhost::machine::ForeignLoad;
-use pvlock_bench_protocol::{Event, FOREIGN_LIMIT, Metric, Options, Reading, Sample, Subject};
+use pvlock_bench_protocol::{Event, FOREIGN_LIMIT, Metric, Options, Policy, Reading, Sample, Slices, Subject};
 
-use crate::crew::Crew;
-use crate::locks::candidate;
+use crate::crew::{Crew, Host};
+use crate::locks::{self, candidate};
 use crate::plan::{Block, Job};
 use crate::{Error, harness, s1};
 
@@ -52,14 +53,15 @@ pub fn run(options: &Options, blocks: &[Block], mut tell: impl FnMut(Event) -> R
     Ok(())
 }
 
-fn measure(options: &Options, &Job { cell, length }: &Job) -> Result<Reading, Error> {
+fn measure(options: &Options, job: &Job) -> Result<Reading, Error> {
+    let &Job { cell, length } = job;
     let lock = match cell.subject {
         Subject::Limit(limit) => return harness::limit(limit, length),
         Subject::Form(form) => return s1::measure(cell.metric, form, length),
+        Subject::Policy(policy) => return contend_waiting(policy, job),
         Subject::Lock(name) => candidate(name),
     };
-    let quantum = Duration::from_micros(options.quantum_us);
-    let crew = Crew { host: lock.host, vcpus: cell.vcpus, cpus: cell.cpus, quantum };
+    let crew = Crew::new(lock.host, cell.vcpus, cell.cpus, Duration::from_micros(options.quantum_us));
     match cell.metric {
         Metric::Uncontended => lock.harness.uncontended(lock.host, length),
         Metric::Handoff => lock.harness.handoff(lock.host, length),
@@ -67,6 +69,21 @@ fn measure(options: &Options, &Job { cell, length }: &Job) -> Result<Reading, Er
         Metric::Overcommit | Metric::Fairness | Metric::Sections => {
             lock.harness.contended(&crew, Sections { critical: cell.cs, non_critical: cell.ncs }, length)
         }
+        Metric::Policy => Err("a lock is no way to wait".into()),
         Metric::S1Dependent | Metric::S1LiveRegisters => Err("a lock is no form of vcpu_is_preempted".into()),
     }
+}
+
+/// Contention by `policy` on the host of the job.
+fn contend_waiting(policy: Policy, &Job { cell, length }: &Job) -> Result<Reading, Error> {
+    let host = cell.host.ok_or("a policy is measured on a host of some kind")?;
+    let slices = match host.slices {
+        Slices::Free => pvhost::Slices::FreeRunning,
+        Slices::LockStep => pvhost::Slices::LockStep,
+    };
+    let quantum = Duration::from_micros(host.quantum_us);
+    let exit_cost = Duration::from_micros(host.exit_us);
+    let crew = Crew { slices, exit_cost, ..Crew::new(Host::Pvhost(Abilities::all()), cell.vcpus, cell.cpus, quantum) };
+    let sections = Sections { critical: cell.cs, non_critical: cell.ncs };
+    locks::policy(policy).contended(&crew, sections, length)
 }

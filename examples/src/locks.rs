@@ -5,6 +5,7 @@ use core::ops::DerefMut;
 
 use pvlock::hypervisor::Native;
 use pvlock::{Cpu, CpuId, NoGuard};
+use pvlock_policies::{Policy, Waits};
 use pvlock_rt::RtCpu;
 
 use crate::contention::Section;
@@ -53,6 +54,25 @@ implement_lock! {
     hermit_sync::TicketMutex<Section> => hermit_sync::TicketMutexGuard<'a, Section>;
 }
 
+impl<P: Policy> Lock for pvlock::SpinMutex<Section, Waits<RtCpu, P>> {
+    type Guard<'a> = pvlock::SpinMutexGuard<'a, Section, Waits<RtCpu, P>, NoGuard>;
+
+    #[inline(always)]
+    fn new(section: Section) -> Self {
+        Self::new(section)
+    }
+
+    #[inline(always)]
+    fn lock(&self) -> Self::Guard<'_> {
+        self.lock()
+    }
+
+    #[inline(always)]
+    fn try_lock(&self) -> Option<Self::Guard<'_>> {
+        self.try_lock()
+    }
+}
+
 /// [`RtCpu`] without its hypervisor: pvlock's queue alone, for comparison.
 #[derive(Debug)]
 pub enum UnawareCpu {}
@@ -77,15 +97,26 @@ pub enum LockName {
     Ticket,
     /// `hermit_sync::TicketMutex`: a ticket lock with back-off.
     Hermit,
+    /// pvlock whose waiters wait in the way with this name.
+    Waits(&'static str),
 }
 
 impl LockName {
-    /// All of them, in the order in which they are shown.
+    /// Those that are compared unless others are asked for, in the order in which they are shown.
     pub const ALL: [Self; 4] = [Self::Pvlock, Self::Spin, Self::Ticket, Self::Hermit];
 
     /// The lock with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|lock| lock.name() == name)
+        let policy = || pvlock_policies::ALL.iter().find(|policy| policy.name == name);
+        Self::ALL
+            .into_iter()
+            .find(|lock| lock.name() == name)
+            .or_else(|| policy().map(|policy| Self::Waits(policy.name)))
+    }
+
+    /// Whether it is pvlock, whose events are counted.
+    pub const fn is_ours(self) -> bool {
+        matches!(self, Self::Pvlock | Self::Waits(_))
     }
 
     /// Its name on command lines and in output.
@@ -95,6 +126,7 @@ impl LockName {
             Self::Spin => "spin",
             Self::Ticket => "ticket",
             Self::Hermit => "hermit",
+            Self::Waits(policy) => policy,
         }
     }
 
@@ -106,8 +138,22 @@ impl LockName {
             (Self::Spin, _) => work.run::<spin::mutex::SpinMutex<Section>>(),
             (Self::Ticket, _) => work.run::<spin::mutex::TicketMutex<Section>>(),
             (Self::Hermit, _) => work.run::<hermit_sync::TicketMutex<Section>>(),
+            (Self::Waits(policy), _) => with_policy(policy, work),
         }
     }
+}
+
+/// Does `work` with pvlock whose waiters wait as `policy` says.
+fn with_policy<W: WithLock>(policy: &str, work: W) -> W::Output {
+    macro_rules! run {
+        ($($type:ident = $name:literal;)*) => {
+            match policy {
+                $($name => work.run::<pvlock::SpinMutex<Section, Waits<RtCpu, pvlock_policies::$type>>>(),)*
+                _ => work.run::<pvlock::SpinMutex<Section, RtCpu>>(),
+            }
+        };
+    }
+    pvlock_policies::for_each_policy!(run)
 }
 
 impl fmt::Display for LockName {

@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::boot::Outcome;
+use crate::backend::{Backend, Guest};
+use crate::boot::{self, Outcome};
 use crate::line::Record;
 use crate::machine::CpuTime;
 use crate::process::Line;
+use crate::progress;
 
 /// CPUs' worth of other work on this machine above which a sample is set aside. With one of two CPUs taken away a
 /// fair lock at "1x" measures as if at 2x.
@@ -63,6 +65,38 @@ impl ForeignWatch {
         }
         Ok(None)
     }
+}
+
+/// What one boot brought.
+#[derive(Debug)]
+pub struct Boot {
+    pub samples: Vec<Sample>,
+    pub outcome: Outcome,
+}
+
+/// Boots `guest`, an `overcommit` of `rounds` rounds, and measures it; `what` describes it. Of a machine that hung, what the guest had
+/// finished is kept.
+pub fn boot(backend: &Backend, guest: &Guest, what: &str, rounds: u32) -> Result<Boot> {
+    let spinner = progress::spinner(format!("{what}: booting"));
+    let mut watch = ForeignWatch::default();
+    let outcome = boot::run(backend, guest, &mut |line| {
+        if let Some((round, lock)) = watch.observe(line)? {
+            spinner.set_message(format!("{what}: round {} of {rounds}, {lock}", round + 1));
+        }
+        Ok(())
+    });
+    spinner.finish_and_clear();
+    let outcome = outcome?;
+    let samples = samples(&outcome, &watch)?;
+    if let Err(failure) = outcome.verdict() {
+        let lines = failure.last_lines.join("\n");
+        ensure!(outcome.was_cut_short() && !samples.is_empty(), "{failure}, with {what}; its last lines:\n{lines}");
+        eprintln!(
+            "the machine hung ({failure}), with {what}; the {} samples it had finished are kept; its last lines:\n{lines}",
+            samples.len()
+        );
+    }
+    Ok(Boot { samples, outcome })
 }
 
 /// An interval being put together from its lines.

@@ -24,6 +24,8 @@ pub enum Kind {
     Frozen,
     /// `vcpu_is_preempted` against the forms that it replaces.
     S1,
+    /// Ways to wait, on many kinds of hosts. Only measured when asked for.
+    Policies,
 }
 
 /// What is to be measured, and how.
@@ -65,7 +67,7 @@ pub struct Options {
 impl Options {
     /// Whether measurements of this kind are asked for.
     pub fn wants(&self, kind: Kind) -> bool {
-        self.only.is_empty() || self.only.contains(&kind)
+        (self.only.is_empty() && kind != Kind::Policies) || self.only.contains(&kind)
     }
 
     /// Whether this lock is asked for.

@@ -22,10 +22,33 @@ pub enum Metric {
     Sections,
     /// CPU time that the waiters of a frozen owner burn.
     FrozenOwner,
+    /// Contention with one way to wait, on one kind of host.
+    Policy,
     /// `vcpu_is_preempted`, each call waiting for the answer of the one before.
     S1Dependent,
     /// `vcpu_is_preempted` in a spin loop that has ten values in registers.
     S1LiveRegisters,
+}
+
+/// What a host is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Host {
+    /// When slices end.
+    pub slices: Slices,
+    /// Length of a slice in µs.
+    pub quantum_us: u64,
+    /// CPU time that an exit costs in µs.
+    pub exit_us: u64,
+}
+
+/// When slices end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Slices {
+    /// Each CPU counts its own.
+    Free,
+    /// All CPUs switch at once.
+    LockStep,
 }
 
 /// What samples must have in common to be summed up.
@@ -43,6 +66,8 @@ pub struct Cell {
     pub cs: u32,
     /// Non-critical section, in the same steps.
     pub ncs: u32,
+    /// On what host, if not on the usual one.
+    pub host: Option<Host>,
 }
 
 impl Cell {

@@ -103,6 +103,32 @@ names! {
     }
 }
 
+names! {
+    /// A way to wait, by its name in the crate `pvlock-policies`.
+    Policy {
+        /// Spins, whatever it sees.
+        SpinOnly = "spin-only",
+        /// Halts as soon as the owner is preempted.
+        HaltOnly = "halt-only",
+        /// Yields once to a preempted owner, then halts: what is shipped.
+        YieldOnce = "yield-1-halt",
+        /// Yields up to three times, then halts.
+        YieldThrice = "yield-3-halt",
+        /// Yields, with growing gaps; never halts.
+        YieldOnly = "yield-only",
+        /// As above, never closing the lock to passers.
+        SpinOnlyOpen = "spin-only-open",
+        /// As above, never closing the lock to passers.
+        HaltOnlyOpen = "halt-only-open",
+        /// As above, never closing the lock to passers.
+        YieldOnceOpen = "yield-1-halt-open",
+        /// As above, never closing the lock to passers.
+        YieldThriceOpen = "yield-3-halt-open",
+        /// As above, never closing the lock to passers.
+        YieldOnlyOpen = "yield-only-open",
+    }
+}
+
 /// Whom a sample is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -113,6 +139,8 @@ pub enum Subject {
     Limit(Limit),
     /// A form of `vcpu_is_preempted`.
     Form(Form),
+    /// A way to wait.
+    Policy(Policy),
 }
 
 impl fmt::Display for Subject {
@@ -121,6 +149,7 @@ impl fmt::Display for Subject {
             Self::Lock(lock) => lock.fmt(f),
             Self::Limit(limit) => limit.fmt(f),
             Self::Form(form) => form.fmt(f),
+            Self::Policy(policy) => policy.fmt(f),
         }
     }
 }
@@ -140,5 +169,11 @@ impl From<Limit> for Subject {
 impl From<Form> for Subject {
     fn from(form: Form) -> Self {
         Self::Form(form)
+    }
+}
+
+impl From<Policy> for Subject {
+    fn from(policy: Policy) -> Self {
+        Self::Policy(policy)
     }
 }

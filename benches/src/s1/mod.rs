@@ -16,7 +16,7 @@ mod loops;
 
 /// Measures one round of a loop with `form`, on one CPU, for `length`.
 pub(crate) fn measure(metric: Metric, form: Form, length: Duration) -> Result<Reading, Error> {
-    let crew = Crew { host: Host::Threads, vcpus: 1, cpus: 1, quantum: Crew::CALM_QUANTUM };
+    let crew = Crew::calm(Host::Threads, 1);
     let found = Arc::new(OnceLock::new());
     let work = {
         let found = Arc::clone(&found);

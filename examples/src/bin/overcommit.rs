@@ -4,7 +4,7 @@
 //! factor of a hundred or so, `spin` keeps much of its rate, and `pvlock` keeps it with everybody served. Every
 //! `result` line ends in `sum=ok`.
 //!
-//! Parameters: `locks` (of `pvlock,spin,ticket,hermit`; all), `ms` per interval (700), `rounds` (3), `cs` and `ncs`:
+//! Parameters: `locks` (of `pvlock,spin,ticket,hermit`, all; or ways to wait, as the crate `pvlock-policies` names them), `ms` per interval (700), `rounds` (3), `cs` and `ncs`:
 //! iterations of arithmetic inside and outside the critical section (200 and 100, some 0.4 and 0.2 µs on silicon: the lock
 //! is the bottleneck), `aware` (1; 0 keeps pvlock from asking the hypervisor), `verbose` (0; 1 prints a line per vCPU),
 //! `linger_ms` (0).
@@ -14,7 +14,7 @@
 use pvlock::stats;
 use pvlock_examples::contention::Interval;
 use pvlock_examples::guest::{self, Failure};
-use pvlock_examples::locks::{Awareness, LockName};
+use pvlock_examples::locks::Awareness;
 use pvlock_examples::params::Params;
 use pvlock_examples::report::{self, Detail};
 use pvlock_rt::{ExitCode, cpu_count};
@@ -43,7 +43,7 @@ fn overcommit(params: &Params) -> Result<(), Failure> {
             let outcome = lock.with(awareness, interval);
             let after = stats::total();
             report::print_outcome(&interval, &outcome, detail)?;
-            if lock == LockName::Pvlock {
+            if lock.is_ours() {
                 report::print_counters(&interval, &before, &after);
             }
             report::print_sentence(&interval, &outcome);

@@ -3,11 +3,13 @@
 mod charts;
 mod figures;
 mod page;
+mod policies;
 mod program;
 mod results;
 mod row;
 mod sheets;
 
 pub use page::html;
+pub use policies::nested as policies_nested;
 pub use program::{Ended, build, measure};
 pub use results::Results;

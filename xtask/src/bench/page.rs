@@ -6,7 +6,7 @@ use pvlock_bench_protocol::LockName;
 
 use super::results::Results;
 use super::sheets::{self, Kind, Line, Sheet};
-use super::{charts, figures};
+use super::{charts, figures, policies};
 use crate::report::quantity;
 
 /// The degree whose waits are shown.
@@ -63,6 +63,13 @@ pub fn html(results: &Results) -> Result<String> {
                     (waits)
                     (table(&sheets::sections(results)))
                     (table(&sheets::frozen(results)))
+                }
+                @let policies = policies::sheets(results);
+                @if policies.iter().any(|sheet| !sheet.lines.is_empty()) {
+                    section {
+                        h2 { "Ways to wait" }
+                        @for sheet in &policies { (table(sheet)) }
+                    }
                 }
                 section {
                     h2 { "A CPU for each vCPU" }

@@ -8,6 +8,7 @@ use pvlock_bench_protocol::{Cell, FOREIGN_LIMIT, LockName, Metric, Options, Subj
 use serde::Serialize;
 
 use super::figures::{self, Figure};
+use super::policies::NestedRow;
 use super::program::{Ended, Measured};
 use super::row::{Contended, Named, Row};
 use super::sheets;
@@ -26,6 +27,9 @@ pub struct Results {
     /// Rows that could not be had without such samples.
     pub disturbed_rows: usize,
     pub rows: Vec<Row>,
+    /// Ways to wait in a guest of a nested KVM.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nested: Vec<NestedRow>,
     pub figures: Vec<Figure>,
 }
 
@@ -71,6 +75,7 @@ impl Results {
             set_aside: rows.iter().map(|row| row.set_aside).sum(),
             disturbed_rows: rows.iter().filter(|row| row.is_disturbed()).count(),
             rows,
+            nested: vec![],
             figures: vec![],
         };
         results.figures = figures::all(&results);
@@ -128,7 +133,9 @@ impl Results {
     /// The tables and the verdicts, for a terminal.
     pub fn text(&self) -> String {
         let mut parts: Vec<String> = sheets::all(self).iter().map(sheets::Sheet::text).collect();
-        parts.push(figures::sheet(&self.figures).text());
+        if self.figures.iter().any(|figure| figure.held().is_some()) {
+            parts.push(figures::sheet(&self.figures).text());
+        }
         if !self.complete {
             parts.push("Not all was measured: what is missing above was not.".to_owned());
         }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use pvlock_bench_protocol::{Cell, Code, FOREIGN_LIMIT, Form, Limit, LockName, Metric, Reading, Sample, Subject};
+use pvlock_bench_protocol::{
+    Cell, Code, FOREIGN_LIMIT, Form, Host, Limit, LockName, Metric, Policy, Reading, Sample, Subject,
+};
 use serde::Serialize;
 
 use crate::report;
@@ -22,6 +24,9 @@ pub struct Row {
     /// Critical and non-critical section, in steps of about 4 cycles.
     pub cs: u32,
     pub ncs: u32,
+    /// The host, if it was not the usual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
     #[serde(flatten)]
     pub values: Values,
     pub stdev: f64,
@@ -39,6 +44,7 @@ pub enum Named {
     Lock(LockName),
     Limit(Limit),
     Form(Form),
+    Policy(Policy),
 }
 
 impl From<Subject> for Named {
@@ -47,6 +53,7 @@ impl From<Subject> for Named {
             Subject::Lock(lock) => Self::Lock(lock),
             Subject::Limit(limit) => Self::Limit(limit),
             Subject::Form(form) => Self::Form(form),
+            Subject::Policy(policy) => Self::Policy(policy),
         }
     }
 }
@@ -120,6 +127,7 @@ impl Row {
             overcommit: whole.then_some(cell.vcpus / cell.cpus),
             cs: cell.cs,
             ncs: cell.ncs,
+            host: cell.host,
             values: Values::of(cell, used, codes)?,
             stdev,
             runs,
@@ -250,6 +258,7 @@ pub fn metric_name(metric: Metric) -> &'static str {
         Metric::Fairness => "fairness",
         Metric::Sections => "sections",
         Metric::FrozenOwner => "frozen owner",
+        Metric::Policy => "policy",
         Metric::S1Dependent => "vcpu_is_preempted",
         Metric::S1LiveRegisters => "vcpu_is_preempted in a loop",
     }
@@ -260,7 +269,7 @@ pub mod tests {
     use super::*;
 
     pub fn cell(metric: Metric, subject: impl Into<Subject>, vcpus: usize) -> Cell {
-        Cell { metric, subject: subject.into(), vcpus, cpus: 2, cs: 40, ncs: 40 }
+        Cell { metric, subject: subject.into(), vcpus, cpus: 2, cs: 40, ncs: 40, host: None }
     }
 
     pub fn contended(cell: Cell, round: u32, per_vcpu: &[u64], longest_wait_us: f64, foreign_cpus: f64) -> Sample {

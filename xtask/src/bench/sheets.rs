@@ -1,7 +1,8 @@
 //! The tables, once for both terminal and page.
 
-use pvlock_bench_protocol::{DEGREES, Form, Limit, LockName, Metric};
+use pvlock_bench_protocol::{DEGREES, Form, Limit, LockName, Metric, Policy};
 
+use super::policies;
 use super::results::Results;
 use super::row::{Contended, Named, Row, Values};
 use crate::report::{align_right, duration, plain_table, quantity};
@@ -43,7 +44,8 @@ impl Kind {
             Named::Lock(lock) if lock.is_ours() => Self::Ours,
             Named::Form(Form::Routine | Form::Inline) => Self::Ours,
             Named::Limit(_) => Self::Limit,
-            Named::Lock(_) | Named::Form(_) => Self::Peer,
+            Named::Policy(Policy::YieldOnce) => Self::Ours,
+            Named::Lock(_) | Named::Form(_) | Named::Policy(_) => Self::Peer,
         }
     }
 }
@@ -54,7 +56,7 @@ impl Sheet {
         Self { title, note: String::new(), header, lines: vec![], left_from: usize::MAX }
     }
 
-    fn note(mut self, note: impl Into<String>) -> Self {
+    pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
@@ -105,11 +107,12 @@ pub fn all(results: &Results) -> Vec<Sheet> {
         sections(results),
         frozen(results),
     ];
-    sheets.into_iter().filter(|sheet| !sheet.lines.is_empty()).collect()
+    let sheets = sheets.into_iter().chain(policies::sheets(results));
+    sheets.filter(|sheet| !sheet.lines.is_empty()).collect()
 }
 
 /// A name, marked if other work may have spoiled the row.
-fn marked(row: &Row, name: impl ToString) -> String {
+pub fn marked(row: &Row, name: impl ToString) -> String {
     name.to_string() + if row.is_disturbed() { " !" } else { "" }
 }
 
@@ -123,6 +126,7 @@ fn subject(row: &Row) -> String {
         Named::Lock(lock) => marked(row, lock),
         Named::Limit(limit) => marked(row, limit),
         Named::Form(form) => marked(row, form),
+        Named::Policy(policy) => marked(row, policy),
     }
 }
 

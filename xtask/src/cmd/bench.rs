@@ -5,13 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::Args as ClapArgs;
-use pvlock_bench_protocol::Options;
+use pvlock_bench_protocol::{Kind, Options};
 
 use crate::bench::{self, Ended, Results};
 use crate::cargo;
 use crate::machine;
 use crate::output::Output;
 use crate::process;
+
+/// Runs of each way to wait in a nested guest.
+const NESTED_ROUNDS: u32 = 10;
 
 /// Measure pvlock and its peers at native speed on this machine.
 ///
@@ -24,6 +27,11 @@ use crate::process;
 pub struct Args {
     #[command(flatten)]
     options: Options,
+
+    /// Measure ways to wait against each other instead: the matrix that the default is chosen from, on the test host and in guests
+    /// of a nested KVM. Takes about eight minutes.
+    #[arg(long, conflicts_with_all = ["only", "locks"])]
+    policies: bool,
 
     /// Fail when a figure that was measured misses its bound.
     #[arg(long)]
@@ -40,7 +48,10 @@ pub struct Args {
 
 impl Args {
     /// The exit code: of success, of a missed figure if that was to be checked, or of an interrupt.
-    pub fn run(self) -> Result<ExitCode> {
+    pub fn run(mut self) -> Result<ExitCode> {
+        if self.policies {
+            self.options.only = vec![Kind::Policies];
+        }
         machine::require_x86_64_linux()?;
         self.check_cpus()?;
         let json = self.json.as_deref().map(Output::check).transpose()?;
@@ -54,7 +65,14 @@ impl Args {
             eprintln!("xtask: the measurement ended early: {reason}");
         }
 
-        let results = Results::new(&measured, &self.options)?;
+        let mut results = Results::new(&measured, &self.options)?;
+        if self.options.wants(Kind::Policies) && matches!(measured.ended, Ended::Complete) {
+            let rounds = self.options.runs.unwrap_or(if self.options.quick { 2 } else { NESTED_ROUNDS });
+            match bench::policies_nested(rounds) {
+                Ok(rows) => results.nested = rows,
+                Err(error) => eprintln!("xtask: nothing is known of guests: {error:#}"),
+            }
+        }
         println!("{}", results.text());
         page.write(&bench::html(&results)?)?;
         println!("report: {}", page.path().display());

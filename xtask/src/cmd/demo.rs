@@ -9,13 +9,11 @@ use clap::Args as ClapArgs;
 use super::options::{self, Machine};
 use crate::agreement::{self, ALLOWANCE, TOLERANCE};
 use crate::backend::{Backend, Guest, Kind, KvmCounters};
-use crate::boot;
 use crate::cargo;
 use crate::chart;
 use crate::image;
 use crate::output::Output;
-use crate::overcommit::{self, FOREIGN_LIMIT, ForeignWatch, Sample};
-use crate::progress;
+use crate::overcommit::{self, FOREIGN_LIMIT, Sample};
 use crate::report::{self, BASES, BootCounters, OURS, Report, Row};
 use crate::setup;
 
@@ -143,28 +141,12 @@ impl Args {
             silence: Some(SILENCE),
         };
         let what = format!("{vcpus} vCPUs on {} CPUs", self.machine.cpus);
-        let spinner = progress::spinner(format!("{what}: booting"));
-        let mut watch = ForeignWatch::default();
-        let outcome = boot::run(backend, &guest, &mut |line| {
-            if let Some((round, lock)) = watch.observe(line)? {
-                spinner.set_message(format!("{what}: round {} of {}, {lock}", round + 1, self.runs));
-            }
-            Ok(())
-        });
-        spinner.finish_and_clear();
-        let outcome = outcome?;
-        let samples = overcommit::samples(&outcome, &watch)?;
-        if let Err(failure) = outcome.verdict() {
-            let lines = failure.last_lines.join("\n");
-            ensure!(outcome.was_cut_short() && !samples.is_empty(), "{failure}, with {what}; its last lines:\n{lines}");
-            eprintln!(
-                "the machine hung ({failure}), with {what}; the {} samples it had finished are kept; its last lines:\n{lines}",
-                samples.len()
-            );
-            measured.samples.extend(samples);
+        let boot = overcommit::boot(backend, &guest, &what, self.runs)?;
+        measured.samples.extend(boot.samples);
+        let outcome = boot.outcome;
+        if outcome.was_cut_short() {
             return Ok(());
         }
-        measured.samples.extend(samples);
         let total = outcome.records("total").last().context("the guest printed no `total` line")?;
         let agreement =
             outcome.kvm.as_ref().map(|kvm| agreement::compare(&total, kvm)).transpose()?.unwrap_or_default();
