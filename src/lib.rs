@@ -15,5 +15,5 @@ mod wait;
 
 pub use cpu::{ApicId, Cpu, CpuId, MAX_CPUS};
 pub use guard::{Guard, IrqSave, NoGuard, NoPreempt};
-pub use lock::{SpinMutex, SpinMutexGuard};
+pub use lock::{RwLock, RwLockReadGuard, RwLockUpgradableGuard, RwLockWriteGuard, SpinMutex, SpinMutexGuard};
 pub use preempted::vcpu_is_preempted;

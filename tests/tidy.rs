@@ -14,7 +14,7 @@ const LAYERS: [&str; 11] =
 const UPWARD: (&str, &str) = ("cpu", "hypervisor");
 
 /// Files of the library that may hold unsafe code (their tests may too).
-const UNSAFE_FILES: [&str; 14] = [
+const UNSAFE_FILES: [&str; 19] = [
     "src/guard.rs",
     "src/hypervisor/kvm.rs",
     "src/kvm/hypercall.rs",
@@ -24,6 +24,11 @@ const UNSAFE_FILES: [&str; 14] = [
     "src/kvm/table.rs",
     "src/lock/api04.rs",
     "src/lock/node.rs",
+    "src/lock/rwlock/api04.rs",
+    "src/lock/rwlock/data.rs",
+    "src/lock/rwlock/guards.rs",
+    "src/lock/rwlock/mod.rs",
+    "src/lock/rwlock/slow.rs",
     "src/lock/spin/mod.rs",
     "src/lock/spin/mutex.rs",
     "src/platform.rs",
