@@ -177,4 +177,12 @@ pub trait Cpu: 'static {
     /// Undoes one [`preempt_disable`](Self::preempt_disable).
     #[inline]
     fn preempt_enable() {}
+
+    /// Whether the code that runs here may sleep: no spinlock is held, it is no interrupt handler, interrupts are on.
+    ///
+    /// A kernel that counts how often preemption was disabled looks at that count too. Sleeping locks ask it.
+    #[inline]
+    fn may_sleep() -> bool {
+        Self::irqs_enabled()
+    }
 }

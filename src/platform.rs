@@ -94,6 +94,7 @@ macro_rules! platform {
             __pvlock_platform_relax_same_cpu relax_same_cpu -> ();
             __pvlock_platform_preempt_disable preempt_disable -> ();
             __pvlock_platform_preempt_enable preempt_enable -> ();
+            __pvlock_platform_may_sleep may_sleep -> bool;
         }
     };
 }
@@ -144,4 +145,5 @@ linked! {
     __pvlock_platform_relax_same_cpu relax_same_cpu -> ();
     __pvlock_platform_preempt_disable preempt_disable -> ();
     __pvlock_platform_preempt_enable preempt_enable -> ();
+    __pvlock_platform_may_sleep may_sleep -> bool;
 }

@@ -8,9 +8,11 @@
 #[cfg(all(feature = "lock-api-04", not(pvlock_loom)))]
 mod api04;
 pub(crate) mod node;
+mod parker;
 mod rwlock;
 mod spin;
 
+pub use parker::{Parker, TaskId, Whereabouts};
 pub use rwlock::RawRwLock;
 pub use rwlock::data::RwLock;
 pub use rwlock::guards::{RwLockReadGuard, RwLockUpgradableGuard, RwLockWriteGuard};

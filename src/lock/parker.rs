@@ -1,0 +1,125 @@
+//! [`Parker`]: what a kernel's scheduler does for the sleeping locks, and [`TaskId`], how a lock names a task.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+use crate::cpu::{Cpu, CpuId};
+
+/// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 61 bits less one value.
+///
+/// An index plus one does, or the address of the task's structure divided by 8 (`address >> 3`; back by `<< 3`), if it is aligned to
+/// 8 bytes. Two tasks that live at one time have different names; the name of a task that has ended may be given again.
+///
+/// `Option<TaskId>` is as small as `TaskId`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+// INVARIANT: holds 1..=MAX.
+pub struct TaskId(NonZeroU64);
+
+impl TaskId {
+    /// The largest number. A mutex's word holds it beside three flags, and one value more for "a locker that is no task".
+    pub const MAX: u64 = (1 << 61) - 2;
+
+    /// The task with this number, or `None` for 0 and above [`TaskId::MAX`].
+    #[inline]
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if number > Self::MAX {
+            return None;
+        }
+        match NonZeroU64::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TaskId({:#x})", self.get())
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {:#x}", self.get())
+    }
+}
+
+/// Where a task is, as far as the kernel knows at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It runs on this CPU (whose vCPU the host may have preempted: that is not for the kernel to say).
+    On(CpuId),
+    /// It runs nowhere: runnable, asleep or ended.
+    Off,
+    /// The kernel does not keep track. Spinners then trust it to run, for a bounded time.
+    Unknown,
+}
+
+/// What a kernel's scheduler does for sleeping locks. Static methods on a zero-sized type.
+///
+/// A kernel without tasks makes its CPUs the tasks.
+///
+/// The trait is safe to implement: a wrong answer can leave a task asleep for ever, but never lets two tasks into one critical
+/// section. None of its methods is called with a lock of this library's own held; [`whereabouts`](Self::whereabouts) is called with
+/// preemption disabled ([`Cpu::preempt_disable`]).
+pub trait Parker: 'static {
+    /// The CPUs of this kernel.
+    type Cpu: Cpu;
+
+    /// The task that runs here; `None` where there is none (early boot, interrupt handlers): a locker then spins and never sleeps.
+    fn current() -> Option<TaskId>;
+
+    /// Puts the calling task to sleep until it is unparked. May return for no reason.
+    ///
+    /// Sticky: after an [`unpark`](Self::unpark) that came before, it returns at once and takes that wake-up with it. One is
+    /// remembered, not a count.
+    ///
+    /// What the unparking task wrote before is seen once it has also taken the lock.
+    fn park();
+
+    /// Wakes `task` from [`park`](Self::park), or makes its next `park` return at once.
+    ///
+    /// Called by whoever unlocks or notifies: with interrupts off and from interrupt handlers too. A task that has ended meanwhile, or
+    /// whose name was given again: no effect, or a wake-up for no reason.
+    fn unpark(task: TaskId);
+
+    /// Where `task` runs now. A hint, asked by spinners about the owner of a lock, which may end at any moment: the implementation
+    /// must not touch the memory of a task without making sure that it still exists.
+    fn whereabouts(task: TaskId) -> Whereabouts;
+
+    /// Whether the caller may sleep. Debug builds panic in a `lock` where this says no; in others the locker spins instead.
+    #[inline]
+    fn may_sleep() -> bool {
+        Self::Cpu::may_sleep()
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_numbers_have_a_range() {
+        assert_eq!(TaskId::new(0), None);
+        assert_eq!(TaskId::new(TaskId::MAX + 1), None);
+        assert_eq!(TaskId::new(u64::MAX), None);
+        for number in [1, 2, 1 << 40, TaskId::MAX] {
+            assert_eq!(TaskId::new(number).map(TaskId::get), Some(number));
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_kernel_structure_fits() {
+        let address = 0xffff_ffff_8000_1238_u64;
+        assert_eq!(TaskId::new(address >> 3).unwrap().get() << 3, address);
+    }
+}
