@@ -3,6 +3,7 @@
 
 mod sync;
 
+pub mod boost;
 pub mod cpu;
 pub mod guard;
 pub mod hypervisor;

@@ -60,8 +60,22 @@ counters! {
     Reserve reserves,
     /// Locks taken by a waiter past a queue of others. Acquisitions at the first attempt are not looked at.
     Pass passes,
+    /// Times a locker of a sleeping mutex spun, since the owner ran.
+    OptimisticSpin optimistic_spins,
+    /// Optimistic spins given up because the owner, or the spinner before in the queue, was preempted or does not run.
+    SpinPreempted spins_preempted,
+    /// Optimistic spins given up because the kernel wanted to run another task.
+    SpinResched spins_resched,
+    /// Times a task parked for a sleeping lock or a condition variable.
+    Sleep sleeps,
+    /// Times the first sleeper of a mutex woke and found it held again.
+    WakeInVain wakes_in_vain,
+    /// Times a mutex was handed to its first sleeper.
+    HandOver hand_overs,
     /// Foreign waits in which a preempted vCPU was boosted.
     Boost boosts,
+    /// Timer ticks that found their CPU spinning in the loop in which the last one found it.
+    BusySpin busy_spins,
 }
 
 /// One cache line or more per CPU, so that counting does not make CPUs share lines.

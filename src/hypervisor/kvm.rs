@@ -4,7 +4,7 @@ use super::{Hypervisor, Yielded};
 use crate::cpu::CpuId;
 use crate::kvm::{
     CPUS, ConfigureError, Cpus, Decisions, Detected, HypercallError, NotRegistered, Options, SETUP, Setup, decide,
-    detect, version,
+    detect, steal_ns, version,
 };
 use crate::preempted::vcpu_is_preempted_inline;
 use core::arch::asm;
@@ -84,6 +84,21 @@ impl Hypervisor for Kvm {
             SETUP.note_preempted();
         }
         preempted
+    }
+
+    #[inline]
+    fn cpu_limit() -> usize {
+        CPUS.limit()
+    }
+
+    #[inline]
+    fn schedule_ins(cpu: CpuId) -> u32 {
+        version(cpu)
+    }
+
+    #[inline]
+    fn stolen_ns(cpu: CpuId) -> u64 {
+        steal_ns(cpu).unwrap_or(0)
     }
 
     #[inline(always)]

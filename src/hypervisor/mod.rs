@@ -3,7 +3,7 @@
 //! Three independent abilities (knowing who is preempted, yielding, halting and kicking), since hosts offer any
 //! subset of them.
 
-use crate::cpu::CpuId;
+use crate::cpu::{CpuId, MAX_CPUS};
 
 mod kvm;
 mod native;
@@ -46,6 +46,27 @@ pub trait Hypervisor: 'static {
     ///
     /// A hint that may be old by the time it is read. `false` for a CPU that nothing is known of. No memory ordering.
     fn is_preempted(cpu: CpuId) -> bool;
+
+    /// CPUs with this index and above do not read as preempted: searches end here. At most [`MAX_CPUS`].
+    #[inline]
+    fn cpu_limit() -> usize {
+        MAX_CPUS
+    }
+
+    /// A number that changes whenever the host schedules `cpu` in again; it may wrap. Constant where the host does not tell.
+    #[inline]
+    fn schedule_ins(cpu: CpuId) -> u32 {
+        let _ = cpu;
+        0
+    }
+
+    /// Nanoseconds for which `cpu` was ready to run and the host ran something else, as of when it was last scheduled in. 0 where the
+    /// host does not tell.
+    #[inline]
+    fn stolen_ns(cpu: CpuId) -> u64 {
+        let _ = cpu;
+        0
+    }
 
     /// Whether [`yield_to`](Self::yield_to) can have an effect.
     fn can_yield() -> bool;

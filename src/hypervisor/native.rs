@@ -19,6 +19,11 @@ impl Hypervisor for Native {
     }
 
     #[inline(always)]
+    fn cpu_limit() -> usize {
+        0
+    }
+
+    #[inline(always)]
     fn can_yield() -> bool {
         false
     }

@@ -7,7 +7,9 @@ use super::steal_time::StealTime;
 use super::table::zero_record;
 use crate::cpu::{ApicId, CpuId, MAX_CPUS};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+};
 
 /// Why a CPU has no steal-time record now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +140,9 @@ pub fn apic_id(cpu: CpuId) -> Option<ApicId> {
 }
 
 /// What is known of each CPU: its APIC id in the low 32 bits, and the bits below. 0: nothing.
+/// Beside them, the highest index that ever registered, plus one.
 #[derive(Debug)]
-pub(crate) struct Cpus([AtomicU64; MAX_CPUS]);
+pub(crate) struct Cpus([AtomicU64; MAX_CPUS], AtomicUsize);
 
 /// The APIC id is valid.
 const KNOWN: u64 = 1 << 32;
@@ -153,7 +156,13 @@ pub(crate) static CPUS: Cpus = Cpus::new();
 
 impl Cpus {
     pub(crate) const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; MAX_CPUS])
+        Self([const { AtomicU64::new(0) }; MAX_CPUS], AtomicUsize::new(0))
+    }
+
+    /// CPUs with this index and above have never registered.
+    pub(crate) fn limit(&self) -> usize {
+        // ORDERING: Relaxed, for searches that may miss a CPU which registers just now.
+        self.1.load(Relaxed)
     }
 
     fn entry(&self, cpu: CpuId) -> u64 {
@@ -236,7 +245,10 @@ impl Cpus {
             (entry & KNOWN != 0 && entry as u32 == apic.0).then_some(other)
         });
         match taken_by {
-            None => Ok(()),
+            None => {
+                self.1.fetch_max(cpu.index() + 1, Relaxed);
+                Ok(())
+            }
             Some(by) => {
                 own.store(before, Relaxed);
                 Err(RegisterError::ApicIdTaken { apic, by })

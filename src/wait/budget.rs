@@ -34,6 +34,9 @@ pub(crate) const HEAD_ROUNDS: u32 = pick(1024, 2);
 /// overcommit (the undercommit bail-out of KVM's directed yield, 2013).
 pub(crate) const FRUITLESS_YIELDS: u32 = pick(3, 2);
 
+/// Times that a CPU which has given up yielding is refused before it gets one more try, unless its own record moved.
+pub(crate) const GIVEN_UP_LOOKS: u32 = pick(64, 2);
+
 /// Rounds after a yield that did not schedule the caller out, until it looks whether its target runs now.
 ///
 /// The host has interrupted the CPU where the target waits; that CPU needs about 5 µs to switch. Most yields end so when the two sit on

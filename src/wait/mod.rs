@@ -20,6 +20,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod drive;
+pub(crate) mod undercommit;
 
 use crate::hypervisor::Yielded;
 use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELD_SETTLES};

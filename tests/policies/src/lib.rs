@@ -70,6 +70,21 @@ impl<C: Cpu, P: Policy> Hypervisor for Waits<C, P> {
     }
 
     #[inline(always)]
+    fn cpu_limit() -> usize {
+        C::Hypervisor::cpu_limit()
+    }
+
+    #[inline(always)]
+    fn schedule_ins(cpu: CpuId) -> u32 {
+        C::Hypervisor::schedule_ins(cpu)
+    }
+
+    #[inline(always)]
+    fn stolen_ns(cpu: CpuId) -> u64 {
+        C::Hypervisor::stolen_ns(cpu)
+    }
+
+    #[inline(always)]
     fn can_yield() -> bool {
         P::YIELDS > 0 && C::Hypervisor::can_yield()
     }

@@ -1,7 +1,7 @@
 //! The guest's side: what a kernel and its locks see of this host.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use core::sync::atomic::{AtomicBool, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 use core::time::Duration;
 use std::panic::catch_unwind;
 
@@ -20,6 +20,8 @@ use crate::{exits, host};
 static SEES_PREEMPTED: AtomicBool = AtomicBool::new(false);
 static CAN_YIELD: AtomicBool = AtomicBool::new(false);
 static CAN_HALT: AtomicBool = AtomicBool::new(false);
+/// Its number of vCPUs.
+static VCPUS: AtomicUsize = AtomicUsize::new(0);
 
 /// [`Cpu`] of a guest of this host: vCPU numbers, and interrupts that are on or off per vCPU.
 ///
@@ -69,8 +71,9 @@ pub fn in_user_mode<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Lets the guest use what `abilities` names.
-pub(crate) fn offer(abilities: Abilities) {
+/// Lets a guest of `vcpus` vCPUs use what `abilities` names.
+pub(crate) fn offer(vcpus: usize, abilities: Abilities) {
+    VCPUS.store(vcpus, Relaxed);
     // ORDERING: Relaxed, before the vCPUs' threads exist.
     SEES_PREEMPTED.store(abilities.contains(Abilities::PREEMPTED), Relaxed);
     CAN_YIELD.store(abilities.contains(Abilities::YIELD), Relaxed);
@@ -140,6 +143,21 @@ impl Hypervisor for PvHost {
     #[inline]
     fn is_preempted(cpu: CpuId) -> bool {
         SEES_PREEMPTED.load(Relaxed) && StealRecord::of(cpu).is_preempted()
+    }
+
+    #[inline]
+    fn cpu_limit() -> usize {
+        VCPUS.load(Relaxed)
+    }
+
+    #[inline]
+    fn schedule_ins(cpu: CpuId) -> u32 {
+        StealRecord::of(cpu).version()
+    }
+
+    #[inline]
+    fn stolen_ns(cpu: CpuId) -> u64 {
+        StealRecord::of(cpu).steal_ns()
     }
 
     #[inline]

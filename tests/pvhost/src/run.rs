@@ -64,7 +64,7 @@ pub fn start(config: Config, guest: impl Fn(CpuId) + Send + Sync + 'static) -> R
     let cpus = config.check()?;
     let only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     signal::install().map_err(ConfigError::Signals)?;
-    guest::offer(config.abilities);
+    guest::offer(config.vcpus, config.abilities);
     let slots = cpus.len();
     let host = Host::leak(config, cpus);
     host.make_current();

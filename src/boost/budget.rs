@@ -1,0 +1,156 @@
+//! [`SpinBudget`] and [`TimeBudget`]: how long a spin loop may go on before it is called a deadlock, without what the host took away.
+//!
+//! A cap on rounds or time that is sane on its own machine fires wrongly in a guest, when the owner's vCPU is off for some time slices, or
+//! the waiter's own. Neither says anything about the guest's code, so neither counts here:
+//!
+//! | since the last look | counts for [`SpinBudget`] | counts for [`TimeBudget`] |
+//! |---|---|---|
+//! | somebody who is waited for reads as preempted at the look | no | no |
+//! | the waiter's own vCPU was off | nothing to count: it made no rounds | what remains without the stolen time |
+//! | else | all rounds | all time |
+//!
+//! Idle CPUs read as preempted. One that the kernel has called idle ([`idle_begin`](super::idle_begin)) excuses nothing: to own a lock and be
+//! idle is the very bug that such a cap is there to find.
+
+use core::fmt;
+
+use super::idle::is_idle;
+use crate::cpu::{Cpu, CpuId};
+use crate::hypervisor::Hypervisor;
+use crate::wait::budget::LOOK_EVERY;
+
+/// The budget of a wait is used up, though those who are waited for were running: most likely a deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Overdue {
+    /// What was used up: rounds or ns, as the budget was given.
+    pub spent: u64,
+    /// What was not counted, because somebody who is waited for was preempted.
+    pub excused: u64,
+    /// What was not counted, because the waiter itself was off its CPU, in ns. 0 in a [`SpinBudget`].
+    pub stolen_ns: u64,
+}
+
+impl fmt::Display for Overdue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "waited {} (and {} more while a vCPU that is waited for was preempted, {} ns while this one was): look for a deadlock, \
+             beginning with where the owner is",
+            self.spent, self.excused, self.stolen_ns
+        )
+    }
+}
+
+impl core::error::Error for Overdue {}
+
+/// A cap on the rounds of one wait, for spin loops that count.
+///
+/// ```
+/// # struct MyCpu;
+/// # impl pvlock::Cpu for MyCpu {
+/// #     type Hypervisor = pvlock::hypervisor::Kvm;
+/// #     fn current() -> Option<pvlock::CpuId> { pvlock::CpuId::new(0) }
+/// # }
+/// # fn owner() -> Option<pvlock::CpuId> { None }
+/// # let mut tries = 0;
+/// # let mut try_lock = || { tries += 1; tries > 100 };
+/// let mut budget = pvlock::boost::SpinBudget::new(10_000_000);
+/// while !try_lock() {
+///     budget.spend::<MyCpu>(owner()).expect("no deadlock");
+///     core::hint::spin_loop();
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpinBudget {
+    limit: u64,
+    spent: u64,
+    excused: u64,
+}
+
+impl SpinBudget {
+    /// A wait of at most `rounds` rounds that count.
+    #[must_use]
+    pub const fn new(rounds: u64) -> Self {
+        Self { limit: rounds, spent: 0, excused: 0 }
+    }
+
+    /// Counts one round of waiting for `targets`: the owner's CPU (an `Option<CpuId>` will do; `None` excuses nothing), or all CPUs whose
+    /// answer is missing. It looks at them in every 16th round, and that look stands for the rounds since the last.
+    ///
+    /// # Errors
+    /// [`Overdue`] when the rounds that count exceed the budget; again with every further round.
+    #[inline]
+    pub fn spend<C: Cpu>(&mut self, targets: impl IntoIterator<Item = CpuId>) -> Result<(), Overdue> {
+        self.spent += 1;
+        if self.spent.is_multiple_of(u64::from(LOOK_EVERY)) || self.spent > self.limit {
+            return self.look::<C>(targets);
+        }
+        Ok(())
+    }
+
+    fn look<C: Cpu>(&mut self, targets: impl IntoIterator<Item = CpuId>) -> Result<(), Overdue> {
+        if is_any_preempted::<C>(targets) {
+            // Down to the last look, so that the next comes as many rounds later.
+            let since = (self.spent - 1) % u64::from(LOOK_EVERY) + 1;
+            self.spent -= since;
+            self.excused += since;
+        }
+        if self.spent <= self.limit {
+            return Ok(());
+        }
+        Err(Overdue { spent: self.spent, excused: self.excused, stolen_ns: 0 })
+    }
+}
+
+/// A cap on the time of one wait, for spin loops with a deadline.
+#[derive(Clone, Debug)]
+pub struct TimeBudget {
+    limit_ns: u64,
+    last_ns: u64,
+    last_stolen_ns: u64,
+    spent_ns: u64,
+    excused_ns: u64,
+    stolen_ns: u64,
+}
+
+impl TimeBudget {
+    /// A wait that begins at `now_ns` on the kernel's monotonic clock and takes at most `limit_ns` that count.
+    #[must_use]
+    pub fn new<C: Cpu>(now_ns: u64, limit_ns: u64) -> Self {
+        Self { limit_ns, last_ns: now_ns, last_stolen_ns: stolen_ns::<C>(), spent_ns: 0, excused_ns: 0, stolen_ns: 0 }
+    }
+
+    /// Counts the time from the last call to `now_ns`, waiting for `targets` as in [`SpinBudget::spend`]. A waiter whose task moved to
+    /// another CPU since gets the difference of two CPUs' stolen time, at most the whole interval.
+    ///
+    /// The targets are looked at once per call: call it every few rounds, not after the whole time.
+    ///
+    /// # Errors
+    /// [`Overdue`] when the time that counts exceeds the budget; again with every further call.
+    pub fn spend<C: Cpu>(&mut self, now_ns: u64, targets: impl IntoIterator<Item = CpuId>) -> Result<(), Overdue> {
+        let now_stolen_ns = stolen_ns::<C>();
+        let passed = now_ns.saturating_sub(self.last_ns);
+        let stolen = now_stolen_ns.saturating_sub(self.last_stolen_ns).min(passed);
+        (self.last_ns, self.last_stolen_ns) = (now_ns, now_stolen_ns);
+        self.stolen_ns += stolen;
+        if is_any_preempted::<C>(targets) {
+            self.excused_ns += passed - stolen;
+        } else {
+            self.spent_ns += passed - stolen;
+        }
+        if self.spent_ns <= self.limit_ns {
+            return Ok(());
+        }
+        Err(Overdue { spent: self.spent_ns, excused: self.excused_ns, stolen_ns: self.stolen_ns })
+    }
+}
+
+/// Whether one of `targets` is off its CPU without being idle, as far as is known. The waiter's own CPU runs, whatever its record says.
+fn is_any_preempted<C: Cpu>(targets: impl IntoIterator<Item = CpuId>) -> bool {
+    targets.into_iter().any(|cpu| C::Hypervisor::is_preempted(cpu) && !is_idle(cpu))
+}
+
+fn stolen_ns<C: Cpu>() -> u64 {
+    C::current().map_or(0, C::Hypervisor::stolen_ns)
+}

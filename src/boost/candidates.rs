@@ -1,0 +1,200 @@
+//! Whom to boost when it is not known who is waited for: preempted CPUs only, round robin from the last one boosted.
+//!
+//! The search goes through the kernel's set of CPUs that are not idle ([`idle_begin`](super::idle_begin)), 64 per load, and looks at the
+//! steal-time record of each of those: one cache line per CPU, which the host writes at every switch. So its cost is that of the lines of
+//! busy CPUs before the first preempted one. Where all are busy, the set costs nothing that can be measured against records alone; from one
+//! idle CPU in eight on it is faster, at any number of CPUs, and it alone knows whom *not* to boost. So there is one form, for all.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::idle::{CpuSet, IDLE, WORD};
+use crate::cpu::{Cpu, CpuId};
+use crate::hypervisor::{Hypervisor, Yielded};
+use crate::stats::{Counter, count};
+use crate::wait::drive::yield_to;
+use crate::wait::undercommit::Undercommit;
+
+/// What came of an attempt to boost somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Boost {
+    /// The host was asked to run `target` in place of the caller.
+    Yielded {
+        /// The CPU that was boosted.
+        target: CpuId,
+        /// Whether the caller was scheduled out for it. If not, the target may have been started on another physical CPU.
+        outcome: Yielded,
+    },
+    /// No other CPU is preempted, but for those that the kernel knows to be idle. No hypercall was made.
+    NobodyPreempted,
+    /// The last three yields of this CPU did nothing, and nothing has changed since. No hypercall was made.
+    GivenUp,
+    /// The host does not tell who is preempted or has no directed yield, or the kernel does not know which CPU this is.
+    Unable,
+}
+
+/// Gives the caller's time slice to a preempted CPU, the next after the last one boosted; the caller stays runnable.
+///
+/// For code that has waited too long and does not know for whom: see the [module](self) for ready uses. Call it at most once per some
+/// 100 rounds of spinning, since it reads other CPUs' steal-time records, and a yield needs a few µs to have its effect.
+///
+/// Interrupts may be on or off, and an interrupt or NMI handler may call it.
+pub fn boost_any<C: Cpu>() -> Boost {
+    let Some(me) = C::current().filter(|_| able::<C>()) else { return Boost::Unable };
+    // The search comes first: while nobody is preempted, a look must not count as one refused.
+    let Some(target) = next_preempted::<C::Hypervisor>(me, &IDLE, LAST.load(Relaxed)) else {
+        return Boost::NobodyPreempted;
+    };
+    let memory = Undercommit::of(me);
+    if !memory.may_yield::<C::Hypervisor>(me) {
+        return Boost::GivenUp;
+    }
+    // ORDERING: Relaxed, as for all of `LAST`: a hint. Before the yield, so that who runs instead goes on with the next one.
+    LAST.store(target.index() as u32, Relaxed);
+    count(Some(me), Counter::Boost);
+    let outcome = yield_to::<C>(me, target);
+    if memory.yielded::<C::Hypervisor>(me, target, outcome) {
+        count(Some(me), Counter::BailOut);
+    }
+    Boost::Yielded { target, outcome }
+}
+
+/// Whether the host can do anything for a foreign wait. Loads of constants, no look at other CPUs.
+#[inline(always)]
+pub(super) fn able<C: Cpu>() -> bool {
+    C::Hypervisor::can_yield() && C::Hypervisor::sees_preempted()
+}
+
+/// Index of the CPU that was boosted last, by whomever: two CPUs that spin for the same lock do not both try the same sibling first, and
+/// a boosted CPU that cannot go on either passes the slice on instead of back.
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// The first CPU after `last`, wrapping round, that is preempted, not `me`, and not in `idle`.
+fn next_preempted<H: Hypervisor>(me: CpuId, idle: &CpuSet, last: u32) -> Option<CpuId> {
+    let limit = H::cpu_limit();
+    let start = (last as usize + 1) % limit.max(1);
+    first_preempted::<H>(me, idle, start, limit).or_else(|| first_preempted::<H>(me, idle, 0, start))
+}
+
+/// The first CPU of `from..to` that is preempted, not `me`, and not in `idle`.
+fn first_preempted<H: Hypervisor>(me: CpuId, idle: &CpuSet, from: usize, to: usize) -> Option<CpuId> {
+    for word in from / WORD..to.div_ceil(WORD) {
+        let mut busy = idle.complement(word) & bits_from(from, word) & !bits_from(to, word);
+        while busy != 0 {
+            let index = word * WORD + busy.trailing_zeros() as usize;
+            busy &= busy - 1;
+            if let Some(cpu) = CpuId::new(index as u32).filter(|&cpu| cpu != me && H::is_preempted(cpu)) {
+                return Some(cpu);
+            }
+        }
+    }
+    None
+}
+
+/// The bits of word `word` that stand for CPUs of `from` and above.
+fn bits_from(from: usize, word: usize) -> u64 {
+    match from.saturating_sub(word * WORD) {
+        passed if passed < WORD => u64::MAX << passed,
+        _ => 0,
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::cpu::MAX_CPUS;
+    use std::cell::{Cell, RefCell};
+
+    /// A host with the preempted CPUs and the limit that the test sets; it notes whom it was asked for.
+    enum Host {}
+
+    thread_local! {
+        static PREEMPTED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+        static LIMIT: Cell<usize> = const { Cell::new(MAX_CPUS) };
+        static ASKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+
+    impl Hypervisor for Host {
+        fn sees_preempted() -> bool {
+            true
+        }
+        fn is_preempted(cpu: CpuId) -> bool {
+            ASKED.with_borrow_mut(|asked| asked.push(cpu.index()));
+            PREEMPTED.with_borrow(|preempted| preempted.contains(&cpu.index()))
+        }
+        fn cpu_limit() -> usize {
+            LIMIT.get()
+        }
+        fn can_yield() -> bool {
+            true
+        }
+        fn yield_to(_: CpuId, _: CpuId) -> Yielded {
+            Yielded::Nothing
+        }
+        fn can_halt() -> bool {
+            false
+        }
+        fn may_halt(_: CpuId) -> bool {
+            false
+        }
+        fn halt(_: bool) {}
+        fn kick(_: CpuId) {}
+    }
+
+    fn cpu(index: usize) -> CpuId {
+        CpuId::new(index as u32).unwrap()
+    }
+
+    /// Who is found after `last`, by CPU `me`, when `preempted` are.
+    fn find(preempted: &[usize], idle: &CpuSet, me: usize, last: u32) -> Option<usize> {
+        PREEMPTED.set(preempted.to_vec());
+        ASKED.take();
+        next_preempted::<Host>(cpu(me), idle, last).map(CpuId::index)
+    }
+
+    #[test]
+    fn goes_round_from_the_last_one() {
+        let nobody_idle = CpuSet::new();
+        let preempted = [1, 63, 64, 65, 200, MAX_CPUS - 1];
+        let mut last = 0;
+        for &expected in preempted.iter().chain(&preempted) {
+            last = find(&preempted, &nobody_idle, 0, last).unwrap() as u32;
+            assert_eq!(last as usize, expected);
+        }
+    }
+
+    #[test]
+    fn looks_at_each_other_cpu_once_and_never_at_itself() {
+        assert_eq!(find(&[], &CpuSet::new(), 70, 100), None);
+        let mut asked = ASKED.take();
+        assert_eq!(asked[0], 101);
+        asked.sort_unstable();
+        assert_eq!(asked, (0..MAX_CPUS).filter(|&index| index != 70).collect::<Vec<_>>());
+        assert_eq!(find(&[70], &CpuSet::new(), 70, 100), None);
+    }
+
+    #[test]
+    fn idle_cpus_are_not_even_looked_at() {
+        let idle = CpuSet::new();
+        for index in (0..MAX_CPUS).filter(|index| index % 10 != 3) {
+            idle.insert(cpu(index));
+        }
+        assert_eq!(find(&[4, 5, 33], &idle, 0, 0), Some(33));
+        assert_eq!(ASKED.take(), [3, 13, 23, 33]);
+        idle.remove(cpu(4));
+        assert_eq!(find(&[4, 5, 33], &idle, 0, 0), Some(4));
+    }
+
+    #[test]
+    fn ends_at_the_highest_cpu_that_there_is() {
+        for limit in [0, 1, 2, 63, 64, 65, 130] {
+            LIMIT.set(limit);
+            for last in [0, 1, 62, 63, 64, 129, MAX_CPUS as u32 - 1, u32::MAX - 1] {
+                assert_eq!(find(&[], &CpuSet::new(), 0, last), None);
+                let mut asked = ASKED.take();
+                asked.sort_unstable();
+                assert_eq!(asked, (1..limit).collect::<Vec<_>>(), "limit {limit}, last {last}");
+            }
+        }
+    }
+}
