@@ -8,6 +8,8 @@ pub mod cpu;
 pub mod guard;
 pub mod hypervisor;
 pub mod kvm;
+#[cfg(not(pvlock_loom))]
+pub mod linked;
 pub mod lock;
 pub mod platform;
 pub mod preempted;
@@ -16,5 +18,8 @@ mod wait;
 
 pub use cpu::{ApicId, Cpu, CpuId, MAX_CPUS};
 pub use guard::{Guard, IrqSave, NoGuard, NoPreempt};
-pub use lock::{RwLock, RwLockReadGuard, RwLockUpgradableGuard, RwLockWriteGuard, SpinMutex, SpinMutexGuard};
+pub use lock::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableGuard, RwLockWriteGuard, SpinMutex,
+    SpinMutexGuard,
+};
 pub use preempted::vcpu_is_preempted;

@@ -5,7 +5,7 @@ mod model;
 
 use loom::sync::Arc;
 use loom::thread;
-use model::{HALTED, Halts, Host, Model, Protected, Spins, Spurious, model, on_cpu};
+use model::{Halts, Host, Model, Protected, Spins, Spurious, halts_in, model, on_cpu};
 use pvlock::lock::RawRwLock;
 
 type Shared<H> = Arc<(RawRwLock<Model<H>>, Protected)>;
@@ -76,12 +76,6 @@ fn all<H: Host>(works: &[fn(&Shared<H>)], writes: u32) {
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert_eq!(shared.1.get(), writes);
     assert!(shared.0.is_quiet(), "the lock is not as new: {:?}", shared.0);
-}
-
-fn halts_in(f: impl FnOnce()) {
-    let before = HALTED.get();
-    f();
-    assert!(HALTED.get() > before, "nobody ever halted: the model shows nothing");
 }
 
 #[test]

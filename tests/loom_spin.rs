@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 use model::{
-    HALTED, Halts, Host, Model, OneNotReady, Protected, Spins, Spurious, Unknown, model, on_cpu, on_cpu_with_irqs,
+    Halts, Host, Model, OneNotReady, Protected, Spins, Spurious, Unknown, halts_in, model, on_cpu, on_cpu_with_irqs,
 };
 use pvlock::CpuId;
 use pvlock::hypervisor::Hypervisor;
@@ -37,12 +37,6 @@ fn contend<H: Host>(cpus: &[Option<u32>], each: impl Fn(&Shared<H>) + Copy + Sen
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert_eq!(shared.1.get(), total);
     assert!(shared.0.is_quiet(), "the word is not back to zero: {:?}", shared.0);
-}
-
-fn halts_in(f: impl FnOnce()) {
-    let before = HALTED.get();
-    f();
-    assert!(HALTED.get() > before, "nobody ever halted: the model shows nothing");
 }
 
 #[test]

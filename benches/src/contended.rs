@@ -44,6 +44,7 @@ pub(crate) fn measure<L: Lock>(crew: &Crew, sections: Sections, length: Duration
         seconds,
         wait_buckets: waits.buckets.to_vec(),
         longest_wait_us: waits.longest_ns as f64 / 1e3,
+        first_wait_us: waits.first_longest_ns as f64 / 1e3,
         cpu_used: cpu_s / (seconds * crew.cpus as f64),
         counters: counters.into_iter().filter(|&(_, count)| count != 0).collect(),
     })

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use mcslock::raw::MutexNode;
-use pvhost::locks::{Lock, Pvlock, Spin, Ticket};
+use pvhost::locks::{Lock, Pvlock, PvlockMutex, PvlockRwLock, Spin, SpinRwLock, Ticket};
 use pvhost::{Abilities, PvCpu};
 use pvlock::SpinMutex;
 use pvlock_bench_protocol::{LockName, Policy};
@@ -38,6 +38,38 @@ guarded! {
     ParkingLot(parking_lot::Mutex<()>) = "parking_lot";
     /// `std::sync::Mutex`. Its guard comes in a `Result`, which is kept all the same; nobody panics in these sections.
     Std(std::sync::Mutex<()>) = "std";
+}
+
+/// Reader-writer locks.
+macro_rules! reader_writer {
+    ($($(#[$doc:meta])* $name:ident($lock:ty) = $text:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub struct $name($lock);
+
+        impl Lock for $name {
+            const NAME: &'static str = $text;
+
+            #[inline]
+            fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+                let _guard = self.0.write();
+                f()
+            }
+
+            #[inline]
+            fn read_with<R>(&self, f: impl FnOnce() -> R) -> R {
+                let _guard = self.0.read();
+                f()
+            }
+        }
+    )*};
+}
+
+reader_writer! {
+    /// `parking_lot::RwLock`.
+    ParkingLotRwLock(parking_lot::RwLock<()>) = "parking_lot-rwlock";
+    /// `std::sync::RwLock`.
+    StdRwLock(std::sync::RwLock<()>) = "std-rwlock";
 }
 
 /// `mcslock::raw::spins::Mutex`, with the queue node on the stack.
@@ -106,6 +138,11 @@ pub(crate) fn candidate(name: LockName) -> Candidate {
         LockName::SpinThreads => on_threads::<Spin>(),
         LockName::ParkingLot => on_threads::<ParkingLot>(),
         LockName::Std => on_threads::<Std>(),
+        LockName::PvlockMutex => on_pvhost::<PvlockMutex>(Abilities::all()),
+        LockName::PvlockRwLock => on_pvhost::<PvlockRwLock>(Abilities::all()),
+        LockName::SpinRwLock => on_pvhost::<SpinRwLock>(unaware),
+        LockName::ParkingLotRwLock => on_threads::<ParkingLotRwLock>(),
+        LockName::StdRwLock => on_threads::<StdRwLock>(),
     }
 }
 

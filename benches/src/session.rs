@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use pvhost::Abilities;
-use pvhost::contend::Sections;
+use pvhost::contend::{Mix, Sections};
 use pvhost::machine::ForeignLoad;
 use pvlock_bench_protocol::{Event, FOREIGN_LIMIT, Metric, Options, Policy, Reading, Sample, Slices, Subject};
 
@@ -62,13 +62,19 @@ fn measure(options: &Options, job: &Job) -> Result<Reading, Error> {
         Subject::Lock(name) => candidate(name),
     };
     let crew = Crew::new(lock.host, cell.vcpus, cell.cpus, Duration::from_micros(options.quantum_us));
+    let contend = |mix| {
+        let sections = Sections { critical: cell.cs, non_critical: cell.ncs, mix };
+        lock.harness.contended(&crew, sections, length)
+    };
     match cell.metric {
         Metric::Uncontended => lock.harness.uncontended(lock.host, length),
         Metric::Handoff => lock.harness.handoff(lock.host, length),
         Metric::FrozenOwner => lock.harness.frozen_owner(&crew, length),
-        Metric::Overcommit | Metric::Fairness | Metric::Sections => {
-            lock.harness.contended(&crew, Sections { critical: cell.cs, non_critical: cell.ncs }, length)
-        }
+        Metric::Overcommit | Metric::Fairness | Metric::Sections | Metric::Mutex => contend(Mix::Writes),
+        Metric::RwLock => contend(Mix::TenthWrites),
+        Metric::ReadRead => contend(Mix::Reads),
+        Metric::LoneWriter => contend(Mix::LoneWriter),
+        Metric::LoneReader => contend(Mix::LoneReader),
         Metric::Policy => Err("a lock is no way to wait".into()),
         Metric::S1Dependent | Metric::S1LiveRegisters => Err("a lock is no form of vcpu_is_preempted".into()),
     }
@@ -84,6 +90,6 @@ fn contend_waiting(policy: Policy, &Job { cell, length }: &Job) -> Result<Readin
     let quantum = Duration::from_micros(host.quantum_us);
     let exit_cost = Duration::from_micros(host.exit_us);
     let crew = Crew { slices, exit_cost, ..Crew::new(Host::Pvhost(Abilities::all()), cell.vcpus, cell.cpus, quantum) };
-    let sections = Sections { critical: cell.cs, non_critical: cell.ncs };
+    let sections = Sections { critical: cell.cs, non_critical: cell.ncs, mix: Mix::Writes };
     locks::policy(policy).contended(&crew, sections, length)
 }

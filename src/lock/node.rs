@@ -58,6 +58,8 @@ pub(crate) struct Node {
     pub(crate) state: AtomicU16,
     /// [`UNLINKED`], the successor's number, or [`GONE`].
     pub(crate) next: AtomicU16,
+    /// The predecessor's number, in queues that can be left ([`OsqLock`](super::osq::OsqLock)).
+    pub(crate) prev: AtomicU16,
     /// Address of the lock that is waited for; 0 in a free node. Only ever compared, by the same CPU.
     lock: AtomicUsize,
 }
@@ -65,7 +67,7 @@ pub(crate) struct Node {
 impl Node {
     const_fn! {
         const fn new() -> Self {
-            Self { state: AtomicU16::new(WAITING), next: AtomicU16::new(UNLINKED), lock: AtomicUsize::new(0) }
+            Self { state: AtomicU16::new(WAITING), next: AtomicU16::new(UNLINKED), prev: AtomicU16::new(0), lock: AtomicUsize::new(0) }
         }
     }
 }

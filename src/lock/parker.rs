@@ -1,9 +1,13 @@
-//! [`Parker`]: what a kernel's scheduler does for the sleeping locks, and [`TaskId`], how a lock names a task.
+//! [`Parker`]: what a kernel's scheduler does for the sleeping locks; [`TaskId`], how a lock names a task; and [`HaltParker`], for kernels
+//! without tasks.
 
 use core::fmt;
+use core::marker::PhantomData;
 use core::num::NonZeroU64;
 
-use crate::cpu::{Cpu, CpuId};
+use crate::cpu::{Cpu, CpuId, MAX_CPUS};
+use crate::hypervisor::Hypervisor;
+use crate::sync::{AtomicU32, Ordering, spin_loop};
 
 /// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 61 bits less one value.
 ///
@@ -66,7 +70,7 @@ pub enum Whereabouts {
 
 /// What a kernel's scheduler does for sleeping locks. Static methods on a zero-sized type.
 ///
-/// A kernel without tasks makes its CPUs the tasks.
+/// A kernel without tasks makes its CPUs the tasks: [`HaltParker`].
 ///
 /// The trait is safe to implement: a wrong answer can leave a task asleep for ever, but never lets two tasks into one critical
 /// section. None of its methods is called with a lock of this library's own held; [`whereabouts`](Self::whereabouts) is called with
@@ -100,6 +104,110 @@ pub trait Parker: 'static {
     #[inline]
     fn may_sleep() -> bool {
         Self::Cpu::may_sleep()
+    }
+}
+
+/// Whether the owner of a sleeping lock is worth spinning for. The only place where that is decided.
+///
+/// A task that runs on a vCPU that runs may release the lock any moment. One that does not run will not, and neither will one whose vCPU
+/// the host has preempted. `me` is the caller's CPU: a task that is said to run here does not, since the caller does.
+pub(crate) fn worth_spinning<P: Parker>(owner: TaskId, me: Option<CpuId>) -> Option<bool> {
+    match P::whereabouts(owner) {
+        Whereabouts::On(cpu) => Some(Some(cpu) != me && !<P::Cpu as Cpu>::Hypervisor::is_preempted(cpu)),
+        Whereabouts::Off => Some(false),
+        Whereabouts::Unknown => None,
+    }
+}
+
+/// A [`Parker`] for kernels without tasks: each CPU is one, sleeping is halting, waking is kicking.
+///
+/// Where the hypervisor cannot halt and kick, `park` spins with [`Cpu::relax`]. A CPU that does not know its number has no task.
+pub struct HaltParker<C>(PhantomData<fn() -> C>);
+
+impl<C> fmt::Debug for HaltParker<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HaltParker")
+    }
+}
+
+/// 1: this CPU's next park returns at once.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Token(AtomicU32);
+
+#[cfg(not(pvlock_loom))]
+static TOKENS: [Token; MAX_CPUS] = [const { Token(AtomicU32::new(0)) }; MAX_CPUS];
+#[cfg(pvlock_loom)]
+loom::lazy_static! {
+    static ref TOKENS: [Token; MAX_CPUS] = core::array::from_fn(|_| Token(AtomicU32::new(0)));
+}
+
+impl<C: Cpu> HaltParker<C> {
+    fn take_token(me: CpuId) -> bool {
+        // ORDERING: Acquire, pair HALT-PARK (Release in `unpark`): what the waker wrote.
+        TOKENS[me.index()].0.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl<C: Cpu> Parker for HaltParker<C> {
+    type Cpu = C;
+
+    #[inline]
+    fn current() -> Option<TaskId> {
+        TaskId::new(C::current()?.index() as u64 + 1)
+    }
+
+    /// ```text
+    /// parker (here)                     waker
+    ///   irqs off
+    ///   token taken? return               token = 1
+    ///   hlt   (kicks are sticky)          kick
+    /// ```
+    /// The waker sets the token before it kicks. If the parker missed the token, the kick is yet to come or is kept, and ends the `hlt`.
+    fn park() {
+        let Some(me) = C::current() else { return };
+        loop {
+            C::relax();
+            let irqs_on = C::irqs_enabled();
+            if irqs_on {
+                C::irqs_disable();
+            }
+            let may_halt = C::Hypervisor::can_halt()
+                && C::Hypervisor::may_halt(me)
+                && !C::in_nmi()
+                && (irqs_on || C::may_halt_with_irqs_off());
+            let taken = Self::take_token(me);
+            if !taken && may_halt {
+                // Leaves interrupts as they were.
+                C::Hypervisor::halt(irqs_on);
+                continue;
+            }
+            if irqs_on {
+                C::irqs_enable();
+            }
+            if taken {
+                return;
+            }
+            spin_loop();
+        }
+    }
+
+    fn unpark(task: TaskId) {
+        let Some(cpu) = u32::try_from(task.get() - 1).ok().and_then(CpuId::new) else { return };
+        // ORDERING: Release, pair HALT-PARK (Acquire in `take_token`).
+        TOKENS[cpu.index()].0.store(1, Ordering::Release);
+        if C::Hypervisor::can_halt() {
+            C::Hypervisor::kick(cpu);
+        }
+    }
+
+    #[inline]
+    fn whereabouts(task: TaskId) -> Whereabouts {
+        match u32::try_from(task.get() - 1).ok().and_then(CpuId::new) {
+            // A CPU that sleeps here halts, and reads as preempted.
+            Some(cpu) => Whereabouts::On(cpu),
+            None => Whereabouts::Off,
+        }
     }
 }
 

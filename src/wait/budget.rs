@@ -55,6 +55,11 @@ pub(crate) const BACK_OFF_MAX: u32 = pick(16 * 1024, 2);
 /// About 1 ms: longer than any sane critical section, and what Linux's paravirtual queue spins (1 << 15 rounds) to a factor of two.
 pub(crate) const UNKNOWN_ROUNDS: u32 = pick(16 * 1024, 1);
 
+/// Times that the first of a mutex's sleepers is woken and finds the mutex taken; then it gets the mutex handed over.
+///
+/// A hand-over leaves the mutex idle until the sleeper runs, so it is the exception: it bounds how often a sleeper is passed.
+pub(crate) const VAIN_WAKES: u32 = pick(2, 1);
+
 /// The shipped value, or a small one under loom, where each round is a branch of the model.
 const fn pick(shipped: u32, model: u32) -> u32 {
     if cfg!(pvlock_loom) { model } else { shipped }

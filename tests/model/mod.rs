@@ -6,6 +6,7 @@ use std::cell::Cell;
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
 use pvlock::hypervisor::{Hypervisor, Yielded};
+use pvlock::lock::{Parker, TaskId, Whereabouts};
 use pvlock::{Cpu, CpuId, MAX_CPUS};
 
 /// What the model's host offers, and the CPU's hook: one type per kind of host.
@@ -188,4 +189,58 @@ pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     builder.max_branches = 20_000;
     builder.check(f);
+}
+
+loom::lazy_static! {
+    static ref UNPARKED: Vec<(Mutex<bool>, Condvar)> = (0..MAX_CPUS).map(|_| (Mutex::new(false), Condvar::new())).collect();
+}
+
+std::thread_local! {
+    /// How many parks happened in all executions of this test.
+    pub static PARKED: Cell<u32> = const { Cell::new(0) };
+    /// Those of the CPU with number 1.
+    pub static PARKED_ON_1: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The scheduler: one task per CPU, with the number of the CPU plus one.
+pub struct ModelParker<H>(H);
+
+impl<H: Host> Parker for ModelParker<H> {
+    type Cpu = Model<H>;
+    fn current() -> Option<TaskId> {
+        TaskId::new(ME.with(Cell::get)?.index() as u64 + 1)
+    }
+    fn park() {
+        PARKED.set(PARKED.get() + 1);
+        let me = ME.with(Cell::get).unwrap().index();
+        PARKED_ON_1.set(PARKED_ON_1.get() + u32::from(me == 1));
+        let (unparked, wake) = &UNPARKED[me];
+        let mut unparked = unparked.lock().unwrap();
+        while !*unparked {
+            unparked = wake.wait(unparked).unwrap();
+        }
+        *unparked = false;
+    }
+    fn unpark(task: TaskId) {
+        let (unparked, wake) = &UNPARKED[task.get() as usize - 1];
+        *unparked.lock().unwrap() = true;
+        wake.notify_one();
+    }
+    fn whereabouts(task: TaskId) -> Whereabouts {
+        CpuId::new(task.get() as u32 - 1).map_or(Whereabouts::Unknown, Whereabouts::On)
+    }
+}
+
+/// Runs `f` and checks that somebody slept in it: a model in which nobody did shows nothing of that.
+pub fn parks_in(f: impl FnOnce()) {
+    let before = PARKED.get();
+    f();
+    assert!(PARKED.get() > before, "nobody ever slept: the model shows nothing");
+}
+
+/// Runs `f` and checks that somebody halted in it.
+pub fn halts_in(f: impl FnOnce()) {
+    let before = HALTED.get();
+    f();
+    assert!(HALTED.get() > before, "nobody ever halted: the model shows nothing");
 }

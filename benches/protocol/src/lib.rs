@@ -10,7 +10,7 @@ mod subject;
 
 pub use options::{Kind, Options};
 pub use sample::{Cell, Code, Event, Host, Metric, Reading, Sample, Slices};
-pub use subject::{Form, Limit, LockName, Policy, Subject};
+pub use subject::{Form, Limit, LockName, MUTEXES, Policy, RWLOCKS, SPINLOCKS, Subject};
 
 /// CPUs' worth of other work on this machine above which a sample is repeated, and set aside in the end. With one of two CPUs
 /// taken away, a fair lock with as many threads as CPUs measures as if overcommitted.

@@ -22,6 +22,10 @@ pub enum Kind {
     Sections,
     /// The host freezes the owner: what do its waiters burn?
     Frozen,
+    /// Locks that sleep: alone, and up to 8 vCPUs per CPU.
+    Mutex,
+    /// Reader-writer locks: two readers, a mix with up to 8 vCPUs per CPU, one against all.
+    Rwlock,
     /// `vcpu_is_preempted` against the forms that it replaces.
     S1,
     /// Ways to wait, on many kinds of hosts. Only measured when asked for.

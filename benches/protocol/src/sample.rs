@@ -22,6 +22,16 @@ pub enum Metric {
     Sections,
     /// CPU time that the waiters of a frozen owner burn.
     FrozenOwner,
+    /// Contention for a lock that sleeps.
+    Mutex,
+    /// Contention for a reader-writer lock: every tenth acquisition writes.
+    RwLock,
+    /// Two CPUs read.
+    ReadRead,
+    /// One vCPU writes, all others read, all the time.
+    LoneWriter,
+    /// One vCPU reads, all others write, all the time.
+    LoneReader,
     /// Contention with one way to wait, on one kind of host.
     Policy,
     /// `vcpu_is_preempted`, each call waiting for the answer of the one before.
@@ -105,6 +115,8 @@ pub enum Reading {
         wait_buckets: Vec<u64>,
         /// Longest wait in µs.
         longest_wait_us: f64,
+        /// Longest wait of the first vCPU, the lone reader or writer, in µs.
+        first_wait_us: f64,
         /// CPU time used over CPU time there was.
         cpu_used: f64,
         /// The lock's own event counters, if it has any, and the host's.

@@ -59,19 +59,59 @@ names! {
         ParkingLot = "parking_lot",
         /// `std::sync::Mutex`, sleeping in the kernel; by plain threads.
         Std = "std",
+        /// pvlock's sleeping mutex, whose vCPUs sleep by halting.
+        PvlockMutex = "pvlock-mutex",
+        /// pvlock's reader-writer lock.
+        PvlockRwLock = "pvlock-rwlock",
+        /// `spin::RwLock`.
+        SpinRwLock = "spin-rwlock",
+        /// `parking_lot::RwLock`; by plain threads.
+        ParkingLotRwLock = "parking_lot-rwlock",
+        /// `std::sync::RwLock`; by plain threads.
+        StdRwLock = "std-rwlock",
     }
 }
+
+/// The spinlock and what it is compared with.
+pub const SPINLOCKS: [LockName; 11] = [
+    LockName::Pvlock,
+    LockName::PvlockNoHalt,
+    LockName::PvlockUnaware,
+    LockName::PvlockPlain,
+    LockName::Spin,
+    LockName::Ticket,
+    LockName::Hermit,
+    LockName::Mcs,
+    LockName::SpinThreads,
+    LockName::ParkingLot,
+    LockName::Std,
+];
+
+/// The sleeping mutex and what it is compared with.
+pub const MUTEXES: [LockName; 3] = [LockName::PvlockMutex, LockName::ParkingLot, LockName::Std];
+
+/// The reader-writer lock and what it is compared with.
+pub const RWLOCKS: [LockName; 4] =
+    [LockName::PvlockRwLock, LockName::SpinRwLock, LockName::ParkingLotRwLock, LockName::StdRwLock];
 
 impl LockName {
     /// Whether it is pvlock, in whatever variant.
     pub const fn is_ours(self) -> bool {
-        matches!(self, Self::Pvlock | Self::PvlockNoHalt | Self::PvlockUnaware | Self::PvlockPlain)
+        matches!(
+            self,
+            Self::Pvlock
+                | Self::PvlockNoHalt
+                | Self::PvlockUnaware
+                | Self::PvlockPlain
+                | Self::PvlockMutex
+                | Self::PvlockRwLock
+        )
     }
 
     /// Whether its contenders are threads of this machine's scheduler. A lock that sleeps in the kernel would keep a vCPU's
     /// CPU idle on pvhost, which cannot know that the vCPU's thread sleeps.
     pub const fn on_plain_threads(self) -> bool {
-        matches!(self, Self::SpinThreads | Self::ParkingLot | Self::Std)
+        matches!(self, Self::SpinThreads | Self::ParkingLot | Self::Std | Self::ParkingLotRwLock | Self::StdRwLock)
     }
 }
 

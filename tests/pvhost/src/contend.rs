@@ -22,6 +22,37 @@ pub struct Sections {
     pub critical: u32,
     /// Between release and the next attempt.
     pub non_critical: u32,
+    /// Who reads and who writes.
+    pub mix: Mix,
+}
+
+/// Who reads and who writes. Locks that know no readers are taken alike for both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mix {
+    /// Everybody writes.
+    #[default]
+    Writes,
+    /// Everybody writes every tenth time.
+    TenthWrites,
+    /// Everybody reads.
+    Reads,
+    /// Contender 0 writes, all others read.
+    LoneWriter,
+    /// Contender 0 reads, all others write.
+    LoneReader,
+}
+
+impl Mix {
+    fn writes(self, contender: usize, op: u64) -> bool {
+        match self {
+            Self::Writes => true,
+            Self::Reads => false,
+            // Not all in step.
+            Self::TenthWrites => (op + contender as u64).is_multiple_of(10),
+            Self::LoneWriter => contender == 0,
+            Self::LoneReader => contender != 0,
+        }
+    }
 }
 
 /// Wait times of a run: `buckets[i]` counts waits of 2^i up to 2^(i+1) ns.
@@ -31,6 +62,8 @@ pub struct Waits {
     pub buckets: [u64; 40],
     /// The longest wait in ns.
     pub longest_ns: u64,
+    /// The longest wait of contender 0, who may be the lone writer or reader.
+    pub first_longest_ns: u64,
 }
 
 /// What one run gave.
@@ -104,6 +137,23 @@ impl Torn {
         result
     }
 
+    /// Reads both halves; `inside` runs in between.
+    ///
+    /// # Panics
+    /// When the halves disagree: somebody enters meanwhile.
+    ///
+    /// # Safety
+    /// The caller holds the lock that guards this value, at least for reading.
+    pub unsafe fn look<R>(&self, inside: impl FnOnce() -> R) -> R {
+        // SAFETY: nobody writes, by the lock. Volatile, so that both halves are really read, in this order.
+        let second = unsafe { self.0[1].get().read_volatile() };
+        let result = inside();
+        // SAFETY: as above.
+        let first = unsafe { self.0[0].get().read_volatile() };
+        assert!(first == second, "somebody writes while others read: {first}, {second}");
+        result
+    }
+
     /// How often it was entered. Only when nobody enters any more.
     pub fn entries(&mut self) -> u64 {
         *self.0[1].get_mut()
@@ -160,12 +210,21 @@ impl<L: Lock> Contest<L> {
         let mut outcome = Outcome { contender, ops: 0, waits_tsc: [0; 64], longest_tsc: 0 };
         while !self.stop.0.load(Relaxed) {
             let asked = rdtsc();
-            let got = self.contended.lock.with(|| {
-                let got = rdtsc();
-                // SAFETY: the lock is held.
-                unsafe { self.contended.data.enter(|| work(self.sections.critical)) };
-                got
-            });
+            let got = if self.sections.mix.writes(contender, outcome.ops) {
+                self.contended.lock.with(|| {
+                    let got = rdtsc();
+                    // SAFETY: the lock is held.
+                    unsafe { self.contended.data.enter(|| work(self.sections.critical)) };
+                    got
+                })
+            } else {
+                self.contended.lock.read_with(|| {
+                    let got = rdtsc();
+                    // SAFETY: the lock is held, at least for reading.
+                    unsafe { self.contended.data.look(|| work(self.sections.critical)) };
+                    got
+                })
+            };
             let wait = got.wrapping_sub(asked);
             outcome.waits_tsc[wait.max(1).ilog2() as usize] += 1;
             outcome.longest_tsc = outcome.longest_tsc.max(wait);
@@ -184,10 +243,14 @@ impl<L: Lock> Contest<L> {
     /// Acquisitions by contender, and all waits, of those who have returned.
     pub fn result(&self, ns_per_tsc: f64) -> (Vec<u64>, Waits) {
         let mut ops = vec![0; self.contenders];
-        let mut waits = Waits { buckets: [0; 40], longest_ns: 0 };
+        let mut waits = Waits { buckets: [0; 40], longest_ns: 0, first_longest_ns: 0 };
         for outcome in self.results.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             ops[outcome.contender] = outcome.ops;
-            waits.longest_ns = waits.longest_ns.max((outcome.longest_tsc as f64 * ns_per_tsc) as u64);
+            let longest_ns = (outcome.longest_tsc as f64 * ns_per_tsc) as u64;
+            waits.longest_ns = waits.longest_ns.max(longest_ns);
+            if outcome.contender == 0 {
+                waits.first_longest_ns = longest_ns;
+            }
             for (i, &count) in outcome.waits_tsc.iter().enumerate() {
                 let ns = (1u64 << i) as f64 * ns_per_tsc;
                 waits.buckets[(ns.log2().max(0.0) as usize).min(39)] += count;

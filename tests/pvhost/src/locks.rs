@@ -4,6 +4,8 @@ use core::hint::spin_loop;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use pvlock::lock::HaltParker;
+
 use crate::guest::PvCpu;
 
 /// A lock to measure or torture.
@@ -13,6 +15,12 @@ pub trait Lock: Default + Send + Sync + 'static {
 
     /// Runs `f` with the lock held.
     fn with<R>(&self, f: impl FnOnce() -> R) -> R;
+
+    /// Runs `f`, which only reads, with the lock held; together with other readers, where the lock has that.
+    #[inline]
+    fn read_with<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.with(f)
+    }
 }
 
 /// Test and test-and-set: the plainest lock, as a base line.
@@ -77,4 +85,56 @@ impl Lock for Ticket {
         let _guard = self.0.lock();
         f()
     }
+}
+
+/// pvlock's sleeping mutex, in a kernel without tasks: a vCPU sleeps by halting.
+#[derive(Debug)]
+pub struct PvlockMutex(pvlock::Mutex<(), HaltParker<PvCpu>>);
+
+impl Default for PvlockMutex {
+    fn default() -> Self {
+        Self(pvlock::Mutex::new(()))
+    }
+}
+
+impl Lock for PvlockMutex {
+    const NAME: &'static str = "pvlock-mutex";
+
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.0.lock();
+        f()
+    }
+}
+
+/// Reader-writer locks whose `read` and `write` return guards.
+macro_rules! reader_writer {
+    ($($(#[$doc:meta])* $name:ident($lock:ty) = $text:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub struct $name($lock);
+
+        impl Lock for $name {
+            const NAME: &'static str = $text;
+
+            #[inline]
+            fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+                let _guard = self.0.write();
+                f()
+            }
+
+            #[inline]
+            fn read_with<R>(&self, f: impl FnOnce() -> R) -> R {
+                let _guard = self.0.read();
+                f()
+            }
+        }
+    )*};
+}
+
+reader_writer! {
+    /// pvlock's reader-writer lock.
+    PvlockRwLock(pvlock::RwLock<(), PvCpu>) = "pvlock-rwlock";
+    /// `spin::RwLock`.
+    SpinRwLock(spin::RwLock<()>) = "spin-rwlock";
 }

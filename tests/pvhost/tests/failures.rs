@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pvhost::contend::{Sections, contend};
+use pvhost::contend::{Mix, Sections, contend};
 use pvhost::locks::Lock;
 use pvhost::{Config, ConfigError, Failure, PvHost, State, Step, Trap, run, send_interrupt, start, step};
 use pvlock::CpuId;
@@ -96,7 +96,7 @@ impl Lock for NoLock {
 fn a_lock_that_does_not_exclude_is_found_out() {
     // On one CPU even: the tick stops a vCPU inside.
     let config = Config { quantum: Duration::from_micros(100), ..Config::new(3, 1) };
-    let sections = Sections { critical: 1000, non_critical: 10 };
+    let sections = Sections { critical: 1000, non_critical: 10, mix: Mix::Writes };
     let error = contend::<NoLock>(config, sections, Duration::from_millis(500)).expect_err("no exclusion");
     assert!(error.to_string().contains("mutual exclusion is broken"), "{error}");
 }

@@ -34,6 +34,10 @@ fn style(lock: LockName) -> (RGBColor, u32, Dash) {
         LockName::Mcs => (RGBColor(0, 148, 105), 2, Dash::None),
         LockName::ParkingLot => (RGBColor(105, 105, 105), 2, Dash::None),
         LockName::Std => (RGBColor(150, 150, 150), 2, Dash::Long),
+        LockName::PvlockMutex | LockName::PvlockRwLock => (RGBColor(0, 94, 170), 4, Dash::None),
+        LockName::SpinRwLock => (RGBColor(222, 140, 0), 2, Dash::None),
+        LockName::ParkingLotRwLock => (RGBColor(105, 105, 105), 2, Dash::None),
+        LockName::StdRwLock => (RGBColor(150, 150, 150), 2, Dash::Long),
     }
 }
 

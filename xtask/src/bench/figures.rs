@@ -3,6 +3,7 @@
 use pvlock_bench_protocol::{Form, Limit, LockName, Metric};
 use serde::Serialize;
 
+use super::family;
 use super::results::Results;
 use super::row::{Row, Values};
 use super::sheets::{Kind, Sheet};
@@ -110,17 +111,24 @@ pub fn all(results: &Results) -> Vec<Figure> {
     figures.extend(against_others(results));
     figures.push(awareness(results));
     figures.push(frozen(results));
+    figures.extend(family::figures(results));
     figures
 }
 
 /// What a figure comes from.
 #[derive(Debug, Clone, Copy)]
-struct Value {
+pub struct Value {
     value: f64,
     disturbed: bool,
 }
 
-fn figure(name: impl Into<String>, value: Option<Value>, unit: Unit, bound: Bound, limit: impl Into<String>) -> Figure {
+pub fn figure(
+    name: impl Into<String>,
+    value: Option<Value>,
+    unit: Unit,
+    bound: Bound,
+    limit: impl Into<String>,
+) -> Figure {
     Figure {
         figure: name.into(),
         value: value.map(|value| value.value),
@@ -132,13 +140,13 @@ fn figure(name: impl Into<String>, value: Option<Value>, unit: Unit, bound: Boun
 }
 
 /// What `of` finds in `row`.
-fn value(row: Option<&Row>, of: impl Fn(&Row) -> Option<f64>) -> Option<Value> {
+pub fn value(row: Option<&Row>, of: impl Fn(&Row) -> Option<f64>) -> Option<Value> {
     let row = row?;
     Some(Value { value: of(row)?, disturbed: row.is_disturbed() })
 }
 
 /// `above` over `below`, if both were measured.
-fn ratio(above: Option<&Row>, below: Option<&Row>) -> Option<Value> {
+pub fn ratio(above: Option<&Row>, below: Option<&Row>) -> Option<Value> {
     let (above, below) = (above?, below?);
     let disturbed = above.is_disturbed() || below.is_disturbed();
     (below.value() > 0.0).then(|| Value { value: above.value() / below.value(), disturbed })

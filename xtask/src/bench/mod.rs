@@ -1,6 +1,7 @@
 //! The benchmarks: running the measuring program, summing its samples up, and the report in its three shapes.
 
 mod charts;
+mod family;
 mod figures;
 mod page;
 mod policies;

@@ -6,7 +6,7 @@ use pvlock_bench_protocol::LockName;
 
 use super::results::Results;
 use super::sheets::{self, Kind, Line, Sheet};
-use super::{charts, figures, policies};
+use super::{charts, family, figures, policies};
 use crate::report::quantity;
 
 /// The degree whose waits are shown.
@@ -63,6 +63,10 @@ pub fn html(results: &Results) -> Result<String> {
                     (waits)
                     (table(&sheets::sections(results)))
                     (table(&sheets::frozen(results)))
+                }
+                section {
+                    h2 { "Locks that sleep, and reader-writer locks" }
+                    @for sheet in &family::sheets(results) { (table(sheet)) }
                 }
                 @let policies = policies::sheets(results);
                 @if policies.iter().any(|sheet| !sheet.lines.is_empty()) {

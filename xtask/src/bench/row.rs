@@ -95,6 +95,10 @@ pub struct Contended {
     pub min_vcpu_ops_per_s: f64,
     /// The longest wait of all in any sample.
     pub max_wait_us: f64,
+    /// Acquisitions per second of the first vCPU.
+    pub first_ops_per_s: f64,
+    /// The longest wait of the first vCPU in any sample.
+    pub first_max_wait_us: f64,
     /// `[i]` counts waits of 2^i to 2^(i+1) ns, all samples together.
     pub wait_buckets: Vec<u64>,
     /// CPU time used over CPU time there was.
@@ -222,13 +226,22 @@ impl Contended {
                 Reading::Contended { cpu_used, .. } => Some(*cpu_used),
                 _ => None,
             })?,
+            first_ops_per_s: median_of(samples, |reading| match reading {
+                Reading::Contended { per_vcpu, seconds, .. } => Some(*per_vcpu.first()? as f64 / seconds),
+                _ => None,
+            })?,
             max_wait_us: 0.0,
+            first_max_wait_us: 0.0,
             wait_buckets: vec![],
             counters: BTreeMap::new(),
         };
         for sample in samples {
-            let Reading::Contended { wait_buckets, longest_wait_us, counters, .. } = &sample.reading else { continue };
+            let Reading::Contended { wait_buckets, longest_wait_us, first_wait_us, counters, .. } = &sample.reading
+            else {
+                continue;
+            };
             contended.max_wait_us = contended.max_wait_us.max(*longest_wait_us);
+            contended.first_max_wait_us = contended.first_max_wait_us.max(*first_wait_us);
             contended.wait_buckets.resize(contended.wait_buckets.len().max(wait_buckets.len()), 0);
             contended.wait_buckets.iter_mut().zip(wait_buckets).for_each(|(sum, count)| *sum += count);
             for (name, count) in counters {
@@ -258,6 +271,11 @@ pub fn metric_name(metric: Metric) -> &'static str {
         Metric::Fairness => "fairness",
         Metric::Sections => "sections",
         Metric::FrozenOwner => "frozen owner",
+        Metric::Mutex => "mutex",
+        Metric::RwLock => "rwlock",
+        Metric::ReadRead => "two readers",
+        Metric::LoneWriter => "lone writer",
+        Metric::LoneReader => "lone reader",
         Metric::Policy => "policy",
         Metric::S1Dependent => "vcpu_is_preempted",
         Metric::S1LiveRegisters => "vcpu_is_preempted in a loop",
@@ -275,8 +293,15 @@ pub mod tests {
     pub fn contended(cell: Cell, round: u32, per_vcpu: &[u64], longest_wait_us: f64, foreign_cpus: f64) -> Sample {
         let counters = BTreeMap::from([("halts".to_owned(), 2)]);
         let (per_vcpu, wait_buckets) = (per_vcpu.to_vec(), vec![0, 3, 0, 1]);
-        let reading =
-            Reading::Contended { per_vcpu, seconds: 2.0, wait_buckets, longest_wait_us, cpu_used: 1.0, counters };
+        let reading = Reading::Contended {
+            per_vcpu,
+            seconds: 2.0,
+            wait_buckets,
+            longest_wait_us,
+            first_wait_us: 1.0,
+            cpu_used: 1.0,
+            counters,
+        };
         Sample { cell, round, foreign_cpus, reading }
     }
 

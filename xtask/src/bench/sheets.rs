@@ -2,6 +2,7 @@
 
 use pvlock_bench_protocol::{DEGREES, Form, Limit, LockName, Metric, Policy};
 
+use super::family;
 use super::policies;
 use super::results::Results;
 use super::row::{Contended, Named, Row, Values};
@@ -107,7 +108,7 @@ pub fn all(results: &Results) -> Vec<Sheet> {
         sections(results),
         frozen(results),
     ];
-    let sheets = sheets.into_iter().chain(policies::sheets(results));
+    let sheets = sheets.into_iter().chain(family::sheets(results)).chain(policies::sheets(results));
     sheets.filter(|sheet| !sheet.lines.is_empty()).collect()
 }
 
@@ -254,7 +255,7 @@ pub fn against(results: &Results) -> Sheet {
 }
 
 /// A column or two per degree of overcommit, a line per lock.
-fn by_degree(
+pub fn by_degree(
     results: &Results,
     metric: Metric,
     mut sheet: Sheet,

@@ -6,8 +6,8 @@ use core::time::Duration;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use pvhost::contend::{Contended, Sections, contend};
-use pvhost::locks::{Pvlock, Spin, TestAndSet, Ticket};
+use pvhost::contend::{Contended, Mix, Sections, contend};
+use pvhost::locks::{Pvlock, PvlockMutex, PvlockRwLock, Spin, SpinRwLock, TestAndSet, Ticket};
 use pvhost::machine::Precedence;
 use pvhost::{Abilities, Config, Slices};
 use pvlock::stats;
@@ -51,6 +51,9 @@ struct Args {
     /// Take precedence over all other sessions of the machine while measuring (needs root).
     #[arg(long)]
     first: bool,
+    /// Who reads and who writes.
+    #[arg(long, value_enum, default_value = "writes")]
+    mix: MixName,
     /// What the guest may use.
     #[arg(long, value_delimiter = ',', default_value = "preempted,yield,halt")]
     abilities: Vec<Ability>,
@@ -62,6 +65,35 @@ enum LockName {
     Tas,
     Spin,
     Ticket,
+    PvlockMutex,
+    PvlockRwlock,
+    SpinRwlock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MixName {
+    /// Everybody writes.
+    Writes,
+    /// Everybody writes every tenth time.
+    TenthWrites,
+    /// Everybody reads.
+    Reads,
+    /// One vCPU writes, all others read.
+    LoneWriter,
+    /// One vCPU reads, all others write.
+    LoneReader,
+}
+
+impl From<MixName> for Mix {
+    fn from(name: MixName) -> Self {
+        match name {
+            MixName::Writes => Self::Writes,
+            MixName::TenthWrites => Self::TenthWrites,
+            MixName::Reads => Self::Reads,
+            MixName::LoneWriter => Self::LoneWriter,
+            MixName::LoneReader => Self::LoneReader,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,7 +147,7 @@ fn sweep(args: &Args) -> Result<(), Error> {
         }
     }
     println!(
-        "{:<8} {:>5} {:>9} {:>7} {:>9} {:>9} {:>12} {:>9} {:>8} {:>9}",
+        "{:<13} {:>5} {:>9} {:>7} {:>9} {:>9} {:>12} {:>9} {:>8} {:>9}",
         "lock", "vcpus", "Mops/s", "stdev", "fairness", "min op/s", "longest ms", "cpu used", "foreign", "set aside"
     );
     rows.iter().for_each(print_row);
@@ -135,7 +167,7 @@ fn measure(args: &Args, lock: LockName, vcpus: usize) -> Result<Contended, Error
             Ability::Halt => Abilities::HALT,
         }
     });
-    let sections = Sections { critical: args.cs, non_critical: args.ncs };
+    let sections = Sections { critical: args.cs, non_critical: args.ncs, mix: args.mix.into() };
     let duration = Duration::from_millis(args.ms);
     config.limit = duration * 2 + Duration::from_secs(60);
     match lock {
@@ -143,6 +175,9 @@ fn measure(args: &Args, lock: LockName, vcpus: usize) -> Result<Contended, Error
         LockName::Tas => contend::<TestAndSet>(config, sections, duration),
         LockName::Spin => contend::<Spin>(config, sections, duration),
         LockName::Ticket => contend::<Ticket>(config, sections, duration),
+        LockName::PvlockMutex => contend::<PvlockMutex>(config, sections, duration),
+        LockName::PvlockRwlock => contend::<PvlockRwLock>(config, sections, duration),
+        LockName::SpinRwlock => contend::<SpinRwLock>(config, sections, duration),
     }
 }
 
@@ -151,7 +186,7 @@ fn print_row(row: &Row) {
     let least = |run: &Contended| run.per_vcpu.iter().min().copied().unwrap_or(0) as f64 / run.elapsed.as_secs_f64();
     let rates: Vec<f64> = row.runs.iter().map(|(run, _)| run.ops_per_s()).collect();
     println!(
-        "{:<8} {:>5} {:>9.3} {:>7.3} {:>9.2} {:>9.0} {:>12.1} {:>9.2} {:>8.2} {:>9}",
+        "{:<13} {:>5} {:>9.3} {:>7.3} {:>9.2} {:>9.0} {:>12.1} {:>9.2} {:>8.2} {:>9}",
         row.lock.to_possible_value().map_or(String::new(), |name| name.get_name().to_owned()),
         row.vcpus,
         of(Contended::ops_per_s) / 1e6,

@@ -1,0 +1,135 @@
+//! [`Condvar`]: sleeping until somebody says that something has changed.
+
+use core::fmt;
+
+use super::mutex::RawMutex;
+use super::mutex::data::MutexGuard;
+use super::parker::Parker;
+use super::wait_list::{Place, WaitList};
+use crate::cpu::Cpu;
+use crate::stats::{Counter, count};
+use crate::sync::const_fn;
+
+/// A condition variable on the same [`Parker`] as [`Mutex`](super::Mutex); 24 bytes.
+///
+/// A waiter is in the list of waiters before it releases its mutex. So a notification by somebody who changed the data under the mutex
+/// finds it there: none is lost. `wait` returns only when it was notified, but by then the condition may be false again, so it is asked
+/// again: [`wait_while`](Self::wait_while) does that.
+///
+/// Waiters with different mutexes may share one: each gets its own mutex back.
+///
+/// What the notifier wrote before it notified is seen after `wait`.
+pub struct Condvar<P: Parker> {
+    list: WaitList<P::Cpu>,
+}
+
+impl<P: Parker> Condvar<P> {
+    const_fn! {
+        /// A condition that nobody waits for.
+        #[must_use]
+        pub const fn new() -> Self {
+            Self { list: WaitList::new() }
+        }
+    }
+
+    /// Releases the mutex, sleeps until notified, and acquires the mutex again.
+    ///
+    /// Code without a task ([`Parker::current`] is `None`) cannot sleep: it releases the mutex, relaxes, acquires it again and returns, as
+    /// if notified.
+    ///
+    /// # Panics
+    /// As [`RawMutex::lock`](super::RawMutex::lock).
+    #[track_caller]
+    pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T, P>) -> MutexGuard<'a, T, P> {
+        // SAFETY: the guard, which is kept, says that the mutex is held by the caller.
+        unsafe { self.wait_raw(MutexGuard::mutex(&guard).raw()) };
+        guard
+    }
+
+    /// As [`wait`](Self::wait), for a mutex without data.
+    ///
+    /// # Panics
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Safety
+    /// The caller holds `mutex`, and does not touch what it protects meanwhile.
+    #[track_caller]
+    pub unsafe fn wait_raw(&self, mutex: &RawMutex<P>) {
+        match P::current() {
+            Some(task) => self.list.queue(
+                task,
+                |_| (),
+                |queued| {
+                    // SAFETY: held, as the caller says.
+                    unsafe { mutex.unlock() };
+                    while queued.with(|_, place| place != Place::Out) {
+                        count(P::Cpu::current(), Counter::Sleep);
+                        P::park();
+                    }
+                },
+            ),
+            None => {
+                // SAFETY: held, as the caller says.
+                unsafe { mutex.unlock() };
+                P::Cpu::relax();
+            }
+        }
+        mutex.lock();
+    }
+
+    /// Waits as long as `condition` is true of the data.
+    ///
+    /// # Panics
+    /// As [`wait`](Self::wait).
+    #[track_caller]
+    pub fn wait_while<'a, T: ?Sized>(
+        &self,
+        mut guard: MutexGuard<'a, T, P>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T, P> {
+        while condition(&mut guard) {
+            guard = self.wait(guard);
+        }
+        guard
+    }
+
+    /// Wakes the task that has waited longest. Returns whether there was one. May be called from an interrupt handler.
+    pub fn notify_one(&self) -> bool {
+        let woken = self.list.with(|list| list.take_first());
+        woken.inspect(|&task| P::unpark(task)).is_some()
+    }
+
+    /// Wakes all tasks that wait when it is called. Returns how many. May be called from an interrupt handler.
+    pub fn notify_all(&self) -> usize {
+        // Who waits again while this goes on comes after the last of them.
+        let last = self.list.with(|list| list.last());
+        let mut woken = 0;
+        while let Some(task) = self.list.with(|list| list.take_first()) {
+            P::unpark(task);
+            woken += 1;
+            if Some(task) == last {
+                break;
+            }
+        }
+        woken
+    }
+
+    /// Whether nobody waits and the memory is as in a new one.
+    #[cfg(any(test, pvlock_loom))]
+    #[doc(hidden)]
+    pub fn is_quiet(&self) -> bool {
+        self.list.is_quiet()
+    }
+}
+
+impl<P: Parker> Default for Condvar<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Parker> fmt::Debug for Condvar<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Condvar")
+    }
+}

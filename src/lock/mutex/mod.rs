@@ -1,0 +1,150 @@
+//! [`RawMutex`]: the sleeping mutex without data. Inline fast paths; the rest is in `slow`.
+
+#[cfg(all(feature = "lock-api-04", not(pvlock_loom)))]
+mod api04;
+pub(crate) mod data;
+mod slow;
+mod word;
+
+use core::fmt;
+
+use super::osq::OsqLock;
+use super::parker::{Parker, TaskId};
+use super::wait_list::WaitList;
+use crate::cpu::{Cpu, CpuId};
+use crate::sync::const_fn;
+use word::{Locker, Unlocked, Word};
+
+/// A mutex for tasks that may sleep; 40 bytes. It holds no data: see [`Mutex`](super::Mutex).
+///
+/// - Uncontended, `lock` and `unlock` are one atomic instruction each.
+/// - Who finds it held spins as long as the owner runs, on a vCPU that runs; only one does, the others queue behind it on lines of their own
+///   ([`OsqLock`]). Otherwise it sleeps, by the kernel's [`Parker`].
+/// - A mutex that is free may be taken past those who sleep. A sleeper that was woken in vain twice and has slept longest gets it handed over.
+/// - The owner is known: [`owner`](Self::owner).
+///
+/// `lock` is Acquire and `unlock` is Release: what one holder wrote before unlocking, the next one sees.
+///
+/// Code without a task ([`Parker::current`] is `None`) spins, and takes the mutex as "owner unknown". An interrupt handler must not wait
+/// for a mutex that the task which it interrupted may hold; it may try.
+#[repr(C)]
+pub struct RawMutex<P: Parker> {
+    word: Word,
+    list: WaitList<P::Cpu>,
+    osq: OsqLock<P::Cpu>,
+}
+
+impl<P: Parker> RawMutex<P> {
+    const_fn! {
+        /// A free mutex.
+        #[must_use]
+        pub const fn new() -> Self {
+            Self { word: Word::new(), list: WaitList::new(), osq: OsqLock::new() }
+        }
+    }
+
+    /// Acquires the mutex, sleeping as long as it takes.
+    ///
+    /// # Panics
+    /// In debug builds: when the calling task owns it; and when a task may not sleep here ([`Parker::may_sleep`]; other builds spin then), even if it need not wait.
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) {
+        let task = P::current();
+        if cfg!(debug_assertions) {
+            self.expect_lockable(task);
+        }
+        if !self.word.lock(Locker::new(task)) {
+            slow::lock_slow(self);
+        }
+    }
+
+    /// Acquires the mutex if it is neither held nor promised to a sleeper; never fails for another reason.
+    #[inline]
+    #[must_use]
+    pub fn try_lock(&self) -> bool {
+        let me = Locker::new(P::current());
+        self.word.lock(me) || (self.word.snapshot().is_open() && self.word.take(me))
+    }
+
+    /// Releases the mutex, and wakes the first sleeper, if there is one. The mutex is not touched after that: its memory may be gone.
+    ///
+    /// # Panics
+    /// In debug builds: when it is free, and when another task owns it.
+    ///
+    /// # Safety
+    /// The mutex is held, and the caller is entitled to end that hold.
+    #[inline]
+    pub unsafe fn unlock(&self) {
+        if cfg!(debug_assertions) {
+            self.expect_owned();
+        }
+        if self.word.unlock() == Unlocked::Sleepers {
+            slow::unlock_slow(self);
+        }
+    }
+
+    /// Whether somebody holds the mutex. A hint, and without ordering.
+    #[inline]
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        !self.word.snapshot().is_free()
+    }
+
+    /// The task that holds the mutex; `None` when it is free or was taken by code without a task. A hint.
+    #[inline]
+    #[must_use]
+    pub fn owner(&self) -> Option<TaskId> {
+        self.word.snapshot().owner()
+    }
+
+    /// Whether the mutex's memory is as in a new one.
+    #[cfg(any(test, pvlock_loom))]
+    #[doc(hidden)]
+    pub fn is_quiet(&self) -> bool {
+        self.word.is_quiet() && self.list.is_quiet() && self.osq.is_quiet()
+    }
+
+    #[track_caller]
+    fn expect_lockable(&self, task: Option<TaskId>) {
+        let Some(task) = task else { return };
+        if self.owner() == Some(task) {
+            misused(self, Some(task), "locks", "it holds already");
+        }
+        if !P::may_sleep() {
+            misused(self, Some(task), "locks", "might make it sleep, with interrupts off or inside a spinlock");
+        }
+    }
+
+    fn expect_owned(&self) {
+        let (task, owner) = (P::current(), self.owner());
+        if !self.is_locked() {
+            misused(self, task, "unlocks", "is free: unlocked twice, initialised again while held, or overwritten");
+        }
+        if task.is_some() && owner.is_some() && owner != task {
+            misused(self, task, "unlocks", "another task holds");
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn misused<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>, does: &str, what: &str) -> ! {
+    let cpu = P::Cpu::current().map_or(usize::MAX, CpuId::index);
+    let (task, owner) = (task.map_or(0, TaskId::get), mutex.owner().map_or(0, TaskId::get));
+    let address = core::ptr::from_ref(mutex) as usize;
+    panic!("task {task} on CPU {cpu} {does} the mutex at {address:#x} that {what} (owner: task {owner})");
+}
+
+impl<P: Parker> Default for RawMutex<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Parker> fmt::Debug for RawMutex<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawMutex").field("locked", &self.is_locked()).field("owner", &self.owner()).finish()
+    }
+}

@@ -1,0 +1,250 @@
+//! The sleeping mutex's word, and every transition it has.
+//!
+//! | bits | field | meaning |
+//! |---|---|---|
+//! | 0 | `waiters` | tasks sleep, or are about to: whoever unlocks looks into the list |
+//! | 1 | `hand_over` | the first sleeper has woken in vain too often: the next unlock gives it the lock |
+//! | 2.. | `owner` | 0 free · number of the owning task · all ones: held by code that has no task |
+//!
+//! Written `(owner, waiters, hand_over)`.
+//!
+//! ```text
+//!            fast                 spinner or woken sleeper          unlock
+//! (0,0,0) ── lock ──▶ (t,0,0) ──────────────────────────────────▶ (0,0,0)
+//!                     (t,0,0) ── a sleeper announces itself ──▶ (t,1,0)
+//! (0,1,0) ── take ──▶ (t,1,0) ◀─────────────────────────────────── (t,1,0) ──▶ (0,1,0), wakes the first
+//!                     (t,1,0) ── the first one asks ──▶ (t,1,1) ──▶ (first,*,0), wakes it: it has the lock
+//! (0,1,1) ── the first one takes ──▶ (first,*,0)
+//! ```
+//!
+//! Invariants:
+//! 1. `owner` becomes nonzero by one compare-exchange from a word without owner, or by the owner's gift to the first sleeper.
+//! 2. `waiters` and `hand_over` change under the list's spinlock only; `waiters` is set whenever the list is not empty. They are cleared with
+//!    and-not, never by subtraction (rwsem d257cc8cb8d5).
+//! 3. While `hand_over` is set nobody but the first sleeper takes the lock (rwsem b613c7f31476).
+
+use super::super::parker::TaskId;
+use crate::sync::{AtomicUsize, Ordering, const_fn};
+
+const WAITERS: usize = 1;
+const HAND_OVER: usize = 2;
+const FLAGS: usize = WAITERS | HAND_OVER;
+const OWNER_SHIFT: u32 = 2;
+/// The owner that is no task. Not a task's number: those end below ([`TaskId::MAX`]).
+const NO_TASK: usize = usize::MAX >> OWNER_SHIFT;
+
+static_assertions::const_assert!(TaskId::MAX < NO_TASK as u64);
+
+/// Who locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Locker(usize);
+
+impl Locker {
+    #[inline]
+    pub(crate) fn new(task: Option<TaskId>) -> Self {
+        Self(task.map_or(NO_TASK, |task| task.get() as usize) << OWNER_SHIFT)
+    }
+}
+
+/// A value of the word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot(usize);
+
+impl Snapshot {
+    pub(crate) fn is_free(self) -> bool {
+        self.0 & !FLAGS == 0
+    }
+
+    /// The owning task; `None` when free or held by code that has no task.
+    pub(crate) fn owner(self) -> Option<TaskId> {
+        TaskId::new((self.0 >> OWNER_SHIFT) as u64)
+    }
+
+    pub(crate) fn hands_over(self) -> bool {
+        self.0 & HAND_OVER != 0
+    }
+
+    /// Whether a newcomer may take it.
+    pub(crate) fn is_open(self) -> bool {
+        self.is_free() && !self.hands_over()
+    }
+}
+
+/// What an owner that wants to unlock has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Unlocked {
+    /// Nothing more.
+    Done,
+    /// To unlock under the list's spinlock: there are sleepers.
+    Sleepers,
+}
+
+/// The mutex's state.
+#[derive(Debug)]
+pub(crate) struct Word(AtomicUsize);
+
+impl Word {
+    const_fn! {
+        pub(crate) const fn new() -> Self {
+            Self(AtomicUsize::new(0))
+        }
+    }
+
+    /// The word, to look at only.
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        // ORDERING: Relaxed, a hint; whoever acts on it acts by read-modify-write.
+        Snapshot(self.0.load(Ordering::Relaxed))
+    }
+
+    /// `(0,0,0) -> (me,0,0)`.
+    #[inline]
+    pub(crate) fn lock(&self, me: Locker) -> bool {
+        // ORDERING: Acquire, pair MUTEX-HANDOVER (Release in `unlock`, `release` and `give`): we see the last critical section.
+        self.0.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// `(0,w,0) -> (me,w,0)`: a newcomer's or spinner's way past sleepers.
+    pub(crate) fn take(&self, me: Locker) -> bool {
+        // ORDERING: Acquire, pair MUTEX-HANDOVER.
+        let taken = self
+            .0
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| Snapshot(now).is_open().then_some(now | me.0));
+        taken.is_ok()
+    }
+
+    /// `(0,1,h) -> (me,w,0)`, by a sleeper; `first` says whether it may though the lock is promised, `others` that more sleep.
+    pub(crate) fn take_as_sleeper(&self, me: Locker, place: Turn, others: Others) -> bool {
+        let waiters = if others == Others::Sleep { WAITERS } else { 0 };
+        // ORDERING: Acquire, pair MUTEX-HANDOVER.
+        let taken = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
+            let now = Snapshot(now);
+            match place {
+                Turn::First if now.is_free() => Some(me.0 | waiters),
+                // The promise stays: it was made to somebody else.
+                Turn::Later if now.is_open() => Some(me.0 | waiters),
+                _ => None,
+            }
+        });
+        taken.is_ok()
+    }
+
+    /// `(*,w,*) -> (*,1,*)`: a task is in the list and will sleep. Under the list's spinlock.
+    pub(crate) fn announce(&self) {
+        // ORDERING: Relaxed. This and the owner's `unlock` are read-modify-writes of one word: if ours is second, the sleeper's next look finds
+        // the lock free; if it is first, the `unlock` fails and looks into the list.
+        self.0.fetch_or(WAITERS, Ordering::Relaxed);
+    }
+
+    /// `(t,1,0) -> (t,1,1)`: the first sleeper asks for the lock. Under the list's spinlock.
+    pub(crate) fn ask_for_hand_over(&self) {
+        // ORDERING: Relaxed, as in `announce`.
+        self.0.fetch_or(HAND_OVER, Ordering::Relaxed);
+    }
+
+    /// `(t,0,0) -> (0,0,0)`.
+    #[inline]
+    pub(crate) fn unlock(&self) -> Unlocked {
+        let now = self.0.load(Ordering::Relaxed);
+        // ORDERING: Release, pair MUTEX-HANDOVER (Acquire in `lock`, `take` and `take_as_sleeper`): the next owner sees our section.
+        if now & FLAGS == 0 && self.0.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+            Unlocked::Done
+        } else {
+            Unlocked::Sleepers
+        }
+    }
+
+    /// `(t,1,0) -> (0,1,0)`, or `(0,0,0)` if nobody sleeps. Under the list's spinlock.
+    pub(crate) fn release(&self, others: Others) {
+        let kept = if others == Others::Sleep { FLAGS } else { 0 };
+        // ORDERING: Release, pair MUTEX-HANDOVER.
+        self.0.fetch_and(kept, Ordering::Release);
+    }
+
+    /// `(t,1,1) -> (to,w,0)`. Under the list's spinlock, `to` taken out of the list.
+    pub(crate) fn give(&self, to: TaskId, others: Others) {
+        let waiters = if others == Others::Sleep { WAITERS } else { 0 };
+        // ORDERING: Release, pair MUTEX-HANDOVER: `to` reads this word, or finds itself taken out under the spinlock.
+        self.0.store(Locker::new(Some(to)).0 | waiters, Ordering::Release);
+    }
+
+    /// Whether every field is zero.
+    #[cfg(any(test, pvlock_loom))]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.snapshot().0 == 0
+    }
+}
+
+/// Which sleeper wants the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The one that has slept longest.
+    First,
+    /// Another one.
+    Later,
+}
+
+/// Whether tasks sleep besides the one that is spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// They do.
+    Sleep,
+    /// There are none.
+    None,
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+
+    fn locker(number: u64) -> (TaskId, Locker) {
+        let task = TaskId::new(number).unwrap();
+        (task, Locker::new(Some(task)))
+    }
+
+    #[test]
+    fn every_kind_of_owner_comes_and_goes() {
+        for task in [Some(1), Some(2), Some(4096), Some(TaskId::MAX), None] {
+            let (word, task) = (Word::new(), task.map(|n| TaskId::new(n).unwrap()));
+            let me = Locker::new(task);
+            assert!(word.lock(me) && !word.lock(locker(7).1) && !word.take(locker(7).1));
+            assert_eq!((word.snapshot().is_free(), word.snapshot().owner()), (false, task));
+            assert_eq!(word.unlock(), Unlocked::Done);
+            assert!(word.is_quiet());
+        }
+        assert!(TaskId::new(0).is_none() && TaskId::new(TaskId::MAX + 1).is_none());
+    }
+
+    #[test]
+    fn an_owner_with_sleepers_looks_into_the_list() {
+        let (word, (_, me)) = (Word::new(), locker(3));
+        assert!(word.lock(me));
+        word.announce();
+        assert_eq!(word.unlock(), Unlocked::Sleepers);
+        word.release(Others::Sleep);
+        assert!(word.snapshot().is_open() && !word.lock(me), "sleepers are not forgotten");
+        assert!(word.take(me), "a newcomer may pass them");
+        word.release(Others::Sleep);
+        assert!(word.take_as_sleeper(me, Turn::Later, Others::None));
+        assert_eq!(word.unlock(), Unlocked::Done);
+        assert!(word.is_quiet());
+    }
+
+    #[test]
+    fn a_promised_lock_is_for_the_first_sleeper() {
+        let (word, (_, me), (first, sleeper)) = (Word::new(), locker(3), locker(TaskId::MAX));
+        assert!(word.lock(me));
+        word.announce();
+        word.ask_for_hand_over();
+        word.release(Others::Sleep);
+        assert!(!word.take(me) && !word.take_as_sleeper(me, Turn::Later, Others::Sleep));
+        assert!(word.take_as_sleeper(sleeper, Turn::First, Others::Sleep));
+        assert!(!word.snapshot().hands_over(), "the promise is kept");
+        word.ask_for_hand_over();
+        word.give(first, Others::None);
+        assert_eq!((word.snapshot().owner(), word.snapshot().hands_over()), (Some(first), false));
+        assert_eq!(word.unlock(), Unlocked::Done);
+        assert!(word.is_quiet());
+    }
+}
