@@ -73,6 +73,20 @@ impl Lock for Spin {
     }
 }
 
+/// `spin::mutex::SpinMutex` with pvlock's relax strategy.
+#[derive(Debug, Default)]
+pub struct SpinRelax(spin::mutex::SpinMutex<(), pvlock::boost::Relax<PvCpu>>);
+
+impl Lock for SpinRelax {
+    const NAME: &'static str = "spin-relax";
+
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _guard = self.0.lock();
+        f()
+    }
+}
+
 /// `spin::mutex::TicketMutex`: first come, first served.
 #[derive(Debug, Default)]
 pub struct Ticket(spin::mutex::TicketMutex<()>);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use pvhost::contend::{Contended, Mix, Sections, contend};
-use pvhost::locks::{Pvlock, PvlockMutex, PvlockRwLock, Spin, SpinRwLock, TestAndSet, Ticket};
+use pvhost::locks::{Pvlock, PvlockMutex, PvlockRwLock, Spin, SpinRelax, SpinRwLock, TestAndSet, Ticket};
 use pvhost::machine::Precedence;
 use pvhost::{Abilities, Config, Slices};
 use pvlock::stats;
@@ -64,6 +64,7 @@ enum LockName {
     Pvlock,
     Tas,
     Spin,
+    SpinRelax,
     Ticket,
     PvlockMutex,
     PvlockRwlock,
@@ -174,6 +175,7 @@ fn measure(args: &Args, lock: LockName, vcpus: usize) -> Result<Contended, Error
         LockName::Pvlock => contend::<Pvlock>(config, sections, duration),
         LockName::Tas => contend::<TestAndSet>(config, sections, duration),
         LockName::Spin => contend::<Spin>(config, sections, duration),
+        LockName::SpinRelax => contend::<SpinRelax>(config, sections, duration),
         LockName::Ticket => contend::<Ticket>(config, sections, duration),
         LockName::PvlockMutex => contend::<PvlockMutex>(config, sections, duration),
         LockName::PvlockRwlock => contend::<PvlockRwLock>(config, sections, duration),
