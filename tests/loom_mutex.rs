@@ -79,7 +79,7 @@ fn a_sleeper_is_woken_in_vain_at_most_so_often() {
             unsafe { shared.0.unlock() };
         }
     }
-    parks_in(|| model(2, || contend::<ModelParker<Halts>>(&[Some(0), Some(1)], hog_or_once, 6)));
+    parks_in(|| model(1, || contend::<ModelParker<Halts>>(&[Some(0), Some(1)], hog_or_once, 6)));
 }
 
 #[test]

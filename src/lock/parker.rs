@@ -201,6 +201,12 @@ impl<C: Cpu> Parker for HaltParker<C> {
         }
     }
 
+    /// A halt with interrupts off ends too, by a kick.
+    #[inline]
+    fn may_sleep() -> bool {
+        C::may_sleep() || (C::may_halt_with_irqs_off() && C::Hypervisor::can_halt())
+    }
+
     #[inline]
     fn whereabouts(task: TaskId) -> Whereabouts {
         match u32::try_from(task.get() - 1).ok().and_then(CpuId::new) {

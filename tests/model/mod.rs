@@ -226,6 +226,9 @@ impl<H: Host> Parker for ModelParker<H> {
         *unparked.lock().unwrap() = true;
         wake.notify_one();
     }
+    fn may_sleep() -> bool {
+        true
+    }
     fn whereabouts(task: TaskId) -> Whereabouts {
         CpuId::new(task.get() as u32 - 1).map_or(Whereabouts::Unknown, Whereabouts::On)
     }

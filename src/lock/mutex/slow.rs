@@ -16,8 +16,9 @@
 //! ```text
 //! sleeper                                      owner
 //!   spinlock(list) { push; [RmW] waiters = 1 }   [RmW] word: (t,0,0) -> (0,0,0)   fails once waiters = 1:
-//!   spinlock(list) { [RmW] take, if free }         spinlock(list) { [RmW] owner = 0; who is first? }
-//!   park()  (unparks are kept)                     unpark(first)
+//!   spinlock(list) { [RmW] woken = 0;              spinlock(list) { [RmW] owner = 0, woken = 1; who is first? }
+//!                    [RmW] take, if free }         unpark(first)
+//!   park()  (unparks are kept)                   with woken = 1 it may free the lock without more: the look is still to come
 //! ```
 //!
 //! Bound: a sleeper is woken in vain at most `VAIN_WAKES` times once it is first in the list; then nobody passes it. Every sleeper becomes
@@ -120,7 +121,10 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
                 let turn = match place {
                     // Only the owner takes sleepers out, and only by giving them the mutex.
                     Place::Out => return true,
-                    Place::First => Turn::First,
+                    Place::First => {
+                        mutex.word.awake();
+                        Turn::First
+                    }
                     Place::Later => Turn::Later,
                 };
                 let others = if list.is_shared() { Others::Sleep } else { Others::None };

@@ -4,32 +4,38 @@
 //! |---|---|---|
 //! | 0 | `waiters` | tasks sleep, or are about to: whoever unlocks looks into the list |
 //! | 1 | `hand_over` | the first sleeper has woken in vain too often: the next unlock gives it the lock |
-//! | 2.. | `owner` | 0 free · number of the owning task · all ones: held by code that has no task |
+//! | 2 | `woken` | the first sleeper has been woken and has not looked yet: nobody need wake it |
+//! | 3.. | `owner` | 0 free · number of the owning task · all ones: held by code that has no task |
 //!
-//! Written `(owner, waiters, hand_over)`.
+//! Written `(owner, waiters, hand_over)`; `woken` saves wake-ups: an owner that locks again and again would wake the same sleeper each time
+//! until that is on a CPU.
 //!
 //! ```text
 //!            fast                 spinner or woken sleeper          unlock
 //! (0,0,0) ── lock ──▶ (t,0,0) ──────────────────────────────────▶ (0,0,0)
 //!                     (t,0,0) ── a sleeper announces itself ──▶ (t,1,0)
 //! (0,1,0) ── take ──▶ (t,1,0) ◀─────────────────────────────────── (t,1,0) ──▶ (0,1,0), wakes the first
+//! (0,1,0) woken       ◀── without the list's spinlock ──────────── (t,1,0) woken
 //!                     (t,1,0) ── the first one asks ──▶ (t,1,1) ──▶ (first,*,0), wakes it: it has the lock
 //! (0,1,1) ── the first one takes ──▶ (first,*,0)
 //! ```
 //!
 //! Invariants:
 //! 1. `owner` becomes nonzero by one compare-exchange from a word without owner, or by the owner's gift to the first sleeper.
-//! 2. `waiters` and `hand_over` change under the list's spinlock only; `waiters` is set whenever the list is not empty. They are cleared with
+//! 2. The flags change under the list's spinlock only; `waiters` is set whenever the list is not empty. They are cleared with
 //!    and-not, never by subtraction (rwsem d257cc8cb8d5).
-//! 3. While `hand_over` is set nobody but the first sleeper takes the lock (rwsem b613c7f31476).
+//! 3. `woken` is set by who wakes the first sleeper, and cleared by that one before it looks whether the lock is free, or when it gets it. So
+//!    an unlock that finds it set comes before that look.
+//! 4. While `hand_over` is set nobody but the first sleeper takes the lock (rwsem b613c7f31476).
 
 use super::super::parker::TaskId;
 use crate::sync::{AtomicUsize, Ordering, const_fn};
 
 const WAITERS: usize = 1;
 const HAND_OVER: usize = 2;
-const FLAGS: usize = WAITERS | HAND_OVER;
-const OWNER_SHIFT: u32 = 2;
+const WOKEN: usize = 4;
+const FLAGS: usize = WAITERS | HAND_OVER | WOKEN;
+const OWNER_SHIFT: u32 = 3;
 /// The owner that is no task. Not a task's number: those end below ([`TaskId::MAX`]).
 const NO_TASK: usize = usize::MAX >> OWNER_SHIFT;
 
@@ -143,23 +149,34 @@ impl Word {
         self.0.fetch_or(HAND_OVER, Ordering::Relaxed);
     }
 
-    /// `(t,0,0) -> (0,0,0)`.
+    /// `(t,0,0) -> (0,0,0)`, and `(t,1,0) woken -> (0,1,0) woken`.
     #[inline]
     pub(crate) fn unlock(&self) -> Unlocked {
         let now = self.0.load(Ordering::Relaxed);
         // ORDERING: Release, pair MUTEX-HANDOVER (Acquire in `lock`, `take` and `take_as_sleeper`): the next owner sees our section.
-        if now & FLAGS == 0 && self.0.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+        let nobody_to_wake = now & HAND_OVER == 0 && (now & WAITERS == 0 || now & WOKEN != 0);
+        if nobody_to_wake && self.0.compare_exchange(now, now & FLAGS, Ordering::Release, Ordering::Relaxed).is_ok() {
             Unlocked::Done
         } else {
             Unlocked::Sleepers
         }
     }
 
-    /// `(t,1,0) -> (0,1,0)`, or `(0,0,0)` if nobody sleeps. Under the list's spinlock.
+    /// `(t,1,0) -> (0,1,0) woken`, the caller wakes the first; or `(0,0,0)` if nobody sleeps. Under the list's spinlock.
     pub(crate) fn release(&self, others: Others) {
-        let kept = if others == Others::Sleep { FLAGS } else { 0 };
+        let after = |now: usize| if others == Others::Sleep { now & FLAGS | WOKEN } else { 0 };
+        let mut now = self.0.load(Ordering::Relaxed);
         // ORDERING: Release, pair MUTEX-HANDOVER.
-        self.0.fetch_and(kept, Ordering::Release);
+        while let Err(other) = self.0.compare_exchange_weak(now, after(now), Ordering::Release, Ordering::Relaxed) {
+            now = other;
+        }
+    }
+
+    /// The first sleeper is awake and about to look. Under the list's spinlock.
+    pub(crate) fn awake(&self) {
+        // ORDERING: Relaxed, a read-modify-write of the word that an `unlock` changes: one that found it set comes first, and the look finds
+        // the lock free.
+        self.0.fetch_and(!WOKEN, Ordering::Relaxed);
     }
 
     /// `(t,1,1) -> (to,w,0)`. Under the list's spinlock, `to` taken out of the list.

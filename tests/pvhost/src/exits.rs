@@ -192,6 +192,8 @@ impl Place {
     fn tick(&self, rip: usize) {
         bump(&self.vcpu.counters.ticks);
         let me = self.vcpu.index();
+        // ORDERING: AcqRel, pair PVHOST-POKE (in `poke`): before the look at the state. A poke that comes later signals again.
+        self.vcpu.poked.swap(false, AcqRel);
         let (mut state, now_ns) = self.lock();
         let spins = self.host.config.policies.detector == BusySpinDetector::TwoTicks
             && rip != 0

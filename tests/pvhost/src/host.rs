@@ -121,7 +121,14 @@ impl Host {
         match poke {
             Poke::Nobody => {}
             Poke::Start(elected) => self.start(elected),
-            Poke::Interrupt(id) => signal::interrupt(self.vcpus[id].tid.load(Relaxed)),
+            Poke::Interrupt(id) => {
+                let vcpu = &self.vcpus[id];
+                // One at a time: signals that come faster than their handler begins would pile up on the vCPU's stack.
+                // ORDERING: AcqRel, pair PVHOST-POKE (in `tick`): what the tick is about was written before.
+                if !vcpu.poked.swap(true, AcqRel) {
+                    signal::interrupt(vcpu.tid.load(Relaxed));
+                }
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Vcpu {
     /// Interrupts sent and not yet taken, one bit per vector.
     pub(crate) pending_irqs: AtomicU64,
     pub(crate) user_mode: AtomicBool,
+    /// A signal is on its way, or has come and the tick is still to be handled.
+    pub(crate) poked: AtomicBool,
     pub(crate) counters: Counters,
     /// Instruction at which the vCPU was last interrupted.
     pub(crate) last_rip: AtomicUsize,
@@ -49,6 +51,7 @@ impl Vcpu {
             orders: Orders { steal_ns: AtomicU64::new(0), slice_end_ns: AtomicU64::new(0) },
             pending_irqs: AtomicU64::new(0),
             user_mode: AtomicBool::new(false),
+            poked: AtomicBool::new(false),
             counters: Counters::default(),
             last_rip: AtomicUsize::new(0),
             tick_rip: AtomicUsize::new(0),
