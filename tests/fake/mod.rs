@@ -89,6 +89,9 @@ impl Hypervisor for FakeHost {
     fn is_preempted(cpu: CpuId) -> bool {
         PREEMPTED.load(Ordering::Relaxed) >> cpu.index() & 1 != 0
     }
+    fn cpu_limit() -> usize {
+        u64::BITS as usize
+    }
     fn can_yield() -> bool {
         true
     }
