@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 
 use loom::sync::Arc;
 use loom::thread;
-use model::{Halts, Host, ModelParker, Protected, Spins, model, on_cpu, parks_in};
+use model::{Halts, Host, ModelParker, Protected, Spins, Spurious, model, on_cpu, parks_in};
 use pvlock::lock::{Condvar, HaltParker, Mutex, Parker, RawMutex};
 
 type Shared<P> = Arc<(RawMutex<P>, Protected)>;
@@ -102,6 +102,23 @@ fn trying_takes_a_free_mutex_past_sleepers_only() {
 #[test]
 fn a_cpu_sleeps_by_halting_where_there_are_no_tasks() {
     model::halts_in(|| model(2, || contend::<HaltParker<model::Model<Halts>>>(&[Some(0), Some(1)], section, 2)));
+}
+
+#[test]
+fn a_halt_that_ends_for_no_reason_is_no_wake_up() {
+    model::halts_in(|| model(2, || contend::<HaltParker<model::Model<Spurious>>>(&[Some(0), Some(1)], section, 2)));
+}
+
+#[test]
+fn a_fair_unlock_gives_the_mutex_to_the_first_sleeper_and_no_other() {
+    fn fair<P: Parker>(shared: &Shared<P>) {
+        shared.0.lock();
+        shared.1.add_one();
+        // SAFETY: locked above.
+        unsafe { shared.0.unlock_fair() };
+    }
+    parks_in(|| model(3, || contend::<ModelParker<Halts>>(&[Some(0), Some(1)], fair, 2)));
+    parks_in(|| model(1, || contend::<ModelParker<Halts>>(&[Some(0), Some(1), Some(2)], fair, 3)));
 }
 
 /// The memory is gone as soon as the second owner has unlocked: neither unlocker touches it later.

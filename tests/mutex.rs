@@ -20,7 +20,10 @@ enum Threads {}
 
 thread_local! {
     static TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+    static PARK_PANICS: Cell<bool> = const { Cell::new(false) };
 }
+/// Parks so far on each CPU.
+static SLEEPS: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 static TASKS: StdMutex<Option<HashMap<u64, Thread>>> = StdMutex::new(None);
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -30,6 +33,8 @@ impl Parker for Threads {
         TASK.get()
     }
     fn park() {
+        assert!(!PARK_PANICS.get(), "as told");
+        SLEEPS[ME.get().unwrap().index()].fetch_add(1, Relaxed);
         thread::park();
     }
     fn unpark(task: TaskId) {
@@ -190,6 +195,46 @@ fn owner_and_state_can_be_asked() {
     let guard = mutex.lock();
     assert_eq!((mutex.owner(), mutex.is_locked()), (None, true));
     drop(guard);
+}
+
+#[test]
+fn a_fair_unlock_gives_the_mutex_to_who_has_slept_longest() {
+    static MUTEX: Mutex<Vec<u32>, Threads> = Mutex::new(Vec::new());
+    as_task(70, || {
+        thread::scope(|scope| {
+            let guard = MUTEX.lock();
+            for sleeper in 71..74 {
+                scope.spawn(move || {
+                    as_task(sleeper, || {
+                        let mut order = MUTEX.lock();
+                        order.push(sleeper);
+                        MutexGuard::unlock_fair(order);
+                    });
+                });
+                while SLEEPS[sleeper as usize].load(Relaxed) == 0 {
+                    thread::yield_now();
+                }
+            }
+            MutexGuard::unlock_fair(guard);
+            assert_ne!(MUTEX.owner(), TASK.get());
+            assert!(!MUTEX.lock().is_empty(), "passed those who slept");
+        });
+        assert_eq!(*MUTEX.lock(), [71, 72, 73]);
+    });
+}
+
+#[test]
+fn a_panic_in_the_kernels_park_leaves_the_mutex_to_its_owner() {
+    let mutex = Mutex::<u32, Threads>::new(0);
+    let condition = Condvar::new();
+    as_task(75, || {
+        PARK_PANICS.set(true);
+        let wait = std::panic::AssertUnwindSafe(|| drop(condition.wait(mutex.lock())));
+        assert!(std::panic::catch_unwind(wait).is_err());
+        assert!(!mutex.is_locked(), "released once, before the park");
+        assert!(!condition.notify_one(), "nobody is in the list any more");
+        *mutex.lock() += 1;
+    });
 }
 
 #[test]

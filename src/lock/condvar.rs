@@ -34,16 +34,19 @@ impl<P: Parker> Condvar<P> {
 
     /// Releases the mutex, sleeps until notified, and acquires the mutex again.
     ///
-    /// Code without a task ([`Parker::current`] is `None`) cannot sleep: it releases the mutex, relaxes, acquires it again and returns, as
-    /// if notified.
+    /// Code without a task ([`Parker::current`] is `None`), or that may not sleep, does not: it releases the mutex, relaxes, acquires it again
+    /// and returns, as if notified.
     ///
     /// # Panics
     /// As [`RawMutex::lock`](super::RawMutex::lock).
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T, P>) -> MutexGuard<'a, T, P> {
-        // SAFETY: the guard, which is kept, says that the mutex is held by the caller.
-        unsafe { self.wait_raw(MutexGuard::mutex(&guard).raw()) };
-        guard
+        let mutex = MutexGuard::mutex(&guard);
+        // No guard is there while the mutex is not held: a panic in the kernel's `park` would release it a second time.
+        core::mem::forget(guard);
+        // SAFETY: held by the guard, whose hold ends and begins again in there.
+        unsafe { self.wait_raw(mutex.raw()) };
+        MutexGuard::new(mutex)
     }
 
     /// As [`wait`](Self::wait), for a mutex without data.
@@ -56,7 +59,7 @@ impl<P: Parker> Condvar<P> {
     #[track_caller]
     pub unsafe fn wait_raw(&self, mutex: &RawMutex<P>) {
         match P::current() {
-            Some(task) => self.list.queue(
+            Some(task) if P::may_sleep() => self.list.queue(
                 task,
                 |_| (),
                 |queued| {
@@ -68,7 +71,7 @@ impl<P: Parker> Condvar<P> {
                     }
                 },
             ),
-            None => {
+            _ => {
                 // SAFETY: held, as the caller says.
                 unsafe { mutex.unlock() };
                 P::Cpu::relax();

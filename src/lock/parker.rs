@@ -7,6 +7,7 @@ use core::num::NonZeroU64;
 
 use crate::cpu::{Cpu, CpuId, MAX_CPUS};
 use crate::hypervisor::Hypervisor;
+use crate::stats::{Counter, count};
 use crate::sync::{AtomicU32, Ordering, spin_loop};
 
 /// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 61 bits less one value.
@@ -130,22 +131,36 @@ impl<C> fmt::Debug for HaltParker<C> {
     }
 }
 
-/// 1: this CPU's next park returns at once.
+/// [`EMPTY`], [`TOKEN`] or [`HALTED`].
 #[derive(Debug)]
 #[repr(align(64))]
 struct Token(AtomicU32);
 
+/// The CPU is not parked, or parks without halting.
+const EMPTY: u32 = 0;
+/// The CPU's next park returns at once.
+const TOKEN: u32 = 1;
+/// The CPU halts, or is about to: whoever unparks it kicks it.
+const HALTED: u32 = 2;
+
 #[cfg(not(pvlock_loom))]
-static TOKENS: [Token; MAX_CPUS] = [const { Token(AtomicU32::new(0)) }; MAX_CPUS];
+static TOKENS: [Token; MAX_CPUS] = [const { Token(AtomicU32::new(EMPTY)) }; MAX_CPUS];
 #[cfg(pvlock_loom)]
 loom::lazy_static! {
-    static ref TOKENS: [Token; MAX_CPUS] = core::array::from_fn(|_| Token(AtomicU32::new(0)));
+    static ref TOKENS: [Token; MAX_CPUS] = core::array::from_fn(|_| Token(AtomicU32::new(EMPTY)));
 }
 
 impl<C: Cpu> HaltParker<C> {
     fn take_token(me: CpuId) -> bool {
-        // ORDERING: Acquire, pair HALT-PARK (Release in `unpark`): what the waker wrote.
-        TOKENS[me.index()].0.compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        // ORDERING: Acquire, pair HALT-PARK (Release in `unpark`): what the waker wrote. It also takes back `HALTED` after a halt that ended for
+        // no reason.
+        TOKENS[me.index()].0.swap(EMPTY, Ordering::Acquire) == TOKEN
+    }
+
+    /// `false`: the token came first.
+    fn announce_halt(me: CpuId) -> bool {
+        // ORDERING: Relaxed. This and `unpark`'s swap are read-modify-writes of one word, so one of them comes second and sees the first.
+        TOKENS[me.index()].0.compare_exchange(EMPTY, HALTED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -160,13 +175,14 @@ impl<C: Cpu> Parker for HaltParker<C> {
     /// ```text
     /// parker (here)                     waker
     ///   irqs off
-    ///   token taken? return               token = 1
-    ///   hlt   (kicks are sticky)          kick
+    ///   [RmW] empty -> halted             [RmW] token, returns what was
+    ///         fails on a token              halted:
+    ///   hlt   (kicks are sticky)              kick
     /// ```
-    /// The waker sets the token before it kicks. If the parker missed the token, the kick is yet to come or is kept, and ends the `hlt`.
+    /// An interrupt handler of this CPU must not park: it would take the interrupted waiter's token. It may unpark.
     fn park() {
         let Some(me) = C::current() else { return };
-        loop {
+        while !Self::take_token(me) {
             C::relax();
             let irqs_on = C::irqs_enabled();
             if irqs_on {
@@ -176,17 +192,14 @@ impl<C: Cpu> Parker for HaltParker<C> {
                 && C::Hypervisor::may_halt(me)
                 && !C::in_nmi()
                 && (irqs_on || C::may_halt_with_irqs_off());
-            let taken = Self::take_token(me);
-            if !taken && may_halt {
+            if may_halt && Self::announce_halt(me) {
                 // Leaves interrupts as they were.
+                count(Some(me), Counter::Halt);
                 C::Hypervisor::halt(irqs_on);
                 continue;
             }
             if irqs_on {
                 C::irqs_enable();
-            }
-            if taken {
-                return;
             }
             spin_loop();
         }
@@ -194,9 +207,9 @@ impl<C: Cpu> Parker for HaltParker<C> {
 
     fn unpark(task: TaskId) {
         let Some(cpu) = u32::try_from(task.get() - 1).ok().and_then(CpuId::new) else { return };
-        // ORDERING: Release, pair HALT-PARK (Acquire in `take_token`).
-        TOKENS[cpu.index()].0.store(1, Ordering::Release);
-        if C::Hypervisor::can_halt() {
+        // ORDERING: Release, pair HALT-PARK (Acquire in `take_token`). A CPU that does not halt needs no kick, which is an exit.
+        if TOKENS[cpu.index()].0.swap(TOKEN, Ordering::Release) == HALTED {
+            count(C::current(), Counter::Kick);
             C::Hypervisor::kick(cpu);
         }
     }

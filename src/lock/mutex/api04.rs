@@ -1,6 +1,6 @@
 //! The adapter of [`RawMutex`] to `lock_api` 0.4.
 
-use lock_api::{GuardNoSend, RawMutex as Api};
+use lock_api::{GuardNoSend, RawMutex as Api, RawMutexFair};
 
 use super::RawMutex;
 use crate::lock::parker::Parker;
@@ -32,5 +32,14 @@ unsafe impl<P: Parker> Api for RawMutex<P> {
     #[inline]
     fn is_locked(&self) -> bool {
         self.is_locked()
+    }
+}
+
+// SAFETY: it ends the caller's hold; the mutex is free afterwards, or held by one sleeper alone.
+unsafe impl<P: Parker> RawMutexFair for RawMutex<P> {
+    #[inline]
+    unsafe fn unlock_fair(&self) {
+        // SAFETY: the caller holds the mutex, as the trait demands.
+        unsafe { self.unlock_fair() }
     }
 }

@@ -147,6 +147,14 @@ impl<'a, T: ?Sized, P: Parker> MutexGuard<'a, T, P> {
         Self { mutex, _data: PhantomData }
     }
 
+    /// Releases the mutex as [`RawMutex::unlock_fair`] does.
+    pub fn unlock_fair(this: Self) {
+        let mutex = this.mutex;
+        core::mem::forget(this);
+        // SAFETY: the guard held the mutex, and does not release it again.
+        unsafe { mutex.raw.unlock_fair() };
+    }
+
     /// The mutex that this guard holds.
     pub fn mutex(this: &Self) -> &'a Mutex<T, P> {
         this.mutex

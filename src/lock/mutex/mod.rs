@@ -84,6 +84,26 @@ impl<P: Parker> RawMutex<P> {
         }
     }
 
+    /// Releases the mutex, and gives it to the task that has slept for it longest, if there is one: nobody passes that one. The mutex
+    /// is not touched after that.
+    ///
+    /// Slower than [`unlock`](Self::unlock) for all others: the mutex is idle until that task runs. Those who spin for it are passed.
+    ///
+    /// # Panics
+    /// As [`unlock`](Self::unlock).
+    ///
+    /// # Safety
+    /// As [`unlock`](Self::unlock).
+    #[inline]
+    pub unsafe fn unlock_fair(&self) {
+        if cfg!(debug_assertions) {
+            self.expect_owned();
+        }
+        if self.word.snapshot().has_sleepers() || self.word.unlock() == Unlocked::Sleepers {
+            slow::unlock_fair_slow(self);
+        }
+    }
+
     /// Whether somebody holds the mutex. A hint, and without ordering.
     #[inline]
     #[must_use]

@@ -25,7 +25,7 @@
 //! first after those before it.
 
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
-use super::super::wait_list::Place;
+use super::super::wait_list::{List, Place};
 use super::RawMutex;
 use super::word::{Locker, Others, Turn};
 use crate::cpu::{Cpu, CpuId};
@@ -57,16 +57,39 @@ pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>) {
 pub(super) fn unlock_slow<P: Parker>(mutex: &RawMutex<P>) {
     let woken = mutex.list.with(|list| {
         if mutex.word.snapshot().hands_over()
-            && let Some(first) = list.take_first()
+            && let Some(first) = hand_over(mutex, list)
         {
-            count(P::Cpu::current(), Counter::HandOver);
-            mutex.word.give(first, if list.is_empty() { Others::None } else { Others::Sleep });
             return Some(first);
         }
         mutex.word.release(if list.is_empty() { Others::None } else { Others::Sleep });
         list.first()
     });
-    // The mutex is not touched from here on: its memory may be gone.
+    wake::<P>(woken);
+}
+
+/// Gives the mutex to the first sleeper; releases it if there is none.
+#[cold]
+#[inline(never)]
+pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>) {
+    let woken = mutex.list.with(|list| {
+        let given = hand_over(mutex, list);
+        if given.is_none() {
+            mutex.word.release(Others::None);
+        }
+        given
+    });
+    wake::<P>(woken);
+}
+
+fn hand_over<P: Parker>(mutex: &RawMutex<P>, list: &mut List) -> Option<TaskId> {
+    let first = list.take_first()?;
+    count(P::Cpu::current(), Counter::HandOver);
+    mutex.word.give(first, if list.is_empty() { Others::None } else { Others::Sleep });
+    Some(first)
+}
+
+/// Wakes by name: the mutex and the sleeper's node may be gone by now.
+fn wake<P: Parker>(woken: Option<TaskId>) {
     if let Some(task) = woken {
         P::unpark(task);
     }
@@ -116,6 +139,8 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
     let announce = |_: &_| mutex.word.announce();
     mutex.list.queue(task, announce, |queued| {
         let mut vain_wakes = 0;
+        // Whether it was first before it parked: only then was a wake-up meant for it.
+        let mut was_first = false;
         loop {
             let taken = queued.with(|list, place| {
                 let turn = match place {
@@ -131,20 +156,21 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
                 let taken = mutex.word.take_as_sleeper(me, turn, others);
                 if taken {
                     queued.leave(list);
-                } else if place == Place::First && vain_wakes >= VAIN_WAKES {
-                    mutex.word.ask_for_hand_over();
+                } else if place == Place::First && was_first {
+                    count(P::Cpu::current(), Counter::WakeInVain);
+                    vain_wakes += 1;
+                    if vain_wakes >= VAIN_WAKES {
+                        mutex.word.ask_for_hand_over();
+                    }
                 }
+                was_first = place == Place::First;
                 taken
             });
             if taken {
                 return;
             }
-            if vain_wakes > 0 {
-                count(P::Cpu::current(), Counter::WakeInVain);
-            }
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
-            vain_wakes += 1;
         }
     });
 }

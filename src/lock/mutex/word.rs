@@ -70,6 +70,11 @@ impl Snapshot {
         self.0 & HAND_OVER != 0
     }
 
+    /// Whether tasks sleep, or are about to.
+    pub(crate) fn has_sleepers(self) -> bool {
+        self.0 & WAITERS != 0
+    }
+
     /// Whether a newcomer may take it.
     pub(crate) fn is_open(self) -> bool {
         self.is_free() && !self.hands_over()
@@ -179,7 +184,7 @@ impl Word {
         self.0.fetch_and(!WOKEN, Ordering::Relaxed);
     }
 
-    /// `(t,1,1) -> (to,w,0)`. Under the list's spinlock, `to` taken out of the list.
+    /// `(t,1,*) -> (to,w,0)`. Under the list's spinlock, `to` taken out of the list.
     pub(crate) fn give(&self, to: TaskId, others: Others) {
         let waiters = if others == Others::Sleep { WAITERS } else { 0 };
         // ORDERING: Release, pair MUTEX-HANDOVER: `to` reads this word, or finds itself taken out under the spinlock.
