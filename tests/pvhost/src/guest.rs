@@ -51,6 +51,11 @@ pub fn send_interrupt(target: CpuId, vector: u32) {
     exits::send_irq(target, vector);
 }
 
+/// The instruction at which the calling vCPU was last interrupted; 0 if it never was. For its interrupt handler.
+pub fn interrupted_ip() -> u64 {
+    CONTEXT.with(|context| context.place.get().map_or(0, |place| place.vcpu.last_rip.load(Relaxed) as u64))
+}
+
 /// Stops the calling vCPU for `duration`, as if the host had something better to do.
 pub fn freeze_me(duration: Duration) {
     exits::freeze_me(duration);
