@@ -19,6 +19,8 @@ pub enum Failure {
     WrongSum(LockName),
     /// The guest needs more vCPUs than it has.
     TooFewCpus(usize),
+    /// Tasks were together in a section, or something was lost between them.
+    WrongTasks(&'static str),
     /// A vCPU got a wrong result out of SSE instructions.
     WrongSse,
     /// KVM refused a hypercall that it advertises.
@@ -30,6 +32,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Param(error) => error.fmt(f),
             Self::WrongSum(lock) => write!(f, "the lock '{lock}' let two vCPUs in at once: its counter is wrong"),
+            Self::WrongTasks(what) => write!(f, "{what}: the sum is wrong"),
             Self::TooFewCpus(least) => write!(f, "this guest needs at least {least} vCPUs: start it with -smp {least}"),
             Self::WrongSse => {
                 f.write_str("SSE arithmetic gave a wrong result: the host does not run guests faithfully")

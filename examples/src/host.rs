@@ -71,3 +71,9 @@ pub fn try_hypercall() -> Option<bool> {
         None
     }
 }
+
+/// Time in ns for which the host had vCPUs off a CPU though they had work, all vCPUs together; 0 where it does not tell.
+pub fn steal_ns() -> u64 {
+    let cpus = (0..cpu_count() as u32).filter_map(pvlock::CpuId::new);
+    cpus.filter_map(|cpu| pvlock::kvm::steal_ns(cpu).ok()).sum()
+}

@@ -114,7 +114,10 @@ pub trait Parker: 'static {
 /// the host has preempted. `me` is the caller's CPU: a task that is said to run here does not, since the caller does.
 pub(crate) fn worth_spinning<P: Parker>(owner: TaskId, me: Option<CpuId>) -> Option<bool> {
     match P::whereabouts(owner) {
-        Whereabouts::On(cpu) => Some(Some(cpu) != me && !<P::Cpu as Cpu>::Hypervisor::is_preempted(cpu)),
+        Whereabouts::On(cpu) if Some(cpu) == me => Some(false),
+        // Where the host does not tell, its vCPU may run or not.
+        Whereabouts::On(_) if !<P::Cpu as Cpu>::Hypervisor::sees_preempted() => None,
+        Whereabouts::On(cpu) => Some(!<P::Cpu as Cpu>::Hypervisor::is_preempted(cpu)),
         Whereabouts::Off => Some(false),
         Whereabouts::Unknown => None,
     }

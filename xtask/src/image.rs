@@ -1,6 +1,6 @@
 //! Guest images: which there are, and building one. The recipe is the one in the docs of `examples/rt`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,8 +17,8 @@ const PROFILE: &str = "guest";
 /// below would also reach build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// An image is linked to a fixed address and nobody relocates it.
-const FLAGS: &str = "-C relocation-model=static";
+/// An image is linked to a fixed address and nobody relocates it. Interrupts use the stack below the code that they interrupt.
+const FLAGS: &str = "-C relocation-model=static -C no-redzone=yes";
 
 /// All examples, sorted by name.
 pub fn examples() -> Result<Vec<String>> {
@@ -66,12 +66,28 @@ pub fn build(example: &str) -> Result<PathBuf> {
     if !output.status.success() {
         bail!("the guest `{example}` does not build: see cargo's messages above");
     }
-    Message::parse_stream(output.stdout.as_slice())
+    let image = Message::parse_stream(output.stdout.as_slice())
         .filter_map(|message| match message.ok()? {
             Message::CompilerArtifact(artifact) if artifact.target.name == bin => artifact.executable,
             _ => None,
         })
         .last()
         .map(PathBuf::from)
-        .with_context(|| format!("cargo built no image for `{example}`"))
+        .with_context(|| format!("cargo built no image for `{example}`"))?;
+    require_no_red_zone(&image)?;
+    Ok(image)
+}
+
+/// The compiler's own library comes built with red zones. Fails if code of it that uses one got into the image: an interrupt would
+/// overwrite its data.
+fn require_no_red_zone(image: &Path) -> Result<()> {
+    let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+    let found = disasm::red_zone_accesses(&file)?;
+    ensure!(
+        found.is_empty(),
+        "the image {} uses the red zone at {:#x}: interrupts would overwrite it; another version of the compiler may not",
+        image.display(),
+        found[0]
+    );
+    Ok(())
 }

@@ -6,10 +6,11 @@ use pvlock::hypervisor::{Hypervisor, Kvm};
 use pvlock::kvm::{self, RegisterError};
 use pvlock::{ApicId, Cpu, CpuId};
 use raw_cpuid::cpuid;
+use x86_64::instructions::interrupts;
 
 use crate::error::BootError;
-use crate::per_cpu::{self, PerCpu};
-use crate::println;
+use crate::per_cpu::{self, PerCpu, this_cpu};
+use crate::{println, task};
 
 /// The CPUs of an example guest: numbers from the GS block, KVM as hypervisor where there is one.
 #[derive(Debug)]
@@ -21,6 +22,30 @@ impl Cpu for RtCpu {
     #[inline(always)]
     fn current() -> Option<CpuId> {
         per_cpu::current()
+    }
+
+    fn need_resched() -> bool {
+        task::need_resched()
+    }
+
+    fn may_sleep() -> bool {
+        interrupts::are_enabled() && this_cpu().preempt_count.load(Relaxed) == 0
+    }
+
+    fn relax_same_cpu() {
+        task::yield_if_task();
+    }
+
+    #[inline]
+    fn preempt_disable() {
+        per_cpu::preempt_disable();
+    }
+
+    #[inline]
+    fn preempt_enable() {
+        if per_cpu::preempt_enable() {
+            task::preempt_enabled();
+        }
     }
 }
 

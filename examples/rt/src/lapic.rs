@@ -7,7 +7,7 @@ use x2apic::lapic::{LocalApic, LocalApicBuilder, TimerDivide, TimerMode, xapic_b
 use x86_64::instructions::{interrupts, port::Port};
 
 use crate::per_cpu::this_cpu;
-use crate::{clock, cpu};
+use crate::{clock, cpu, task};
 
 pub(crate) const TIMER_VECTOR: u8 = 0x20;
 pub(crate) const WAKE_VECTOR: u8 = 0x21;
@@ -141,5 +141,8 @@ pub(crate) fn on_interrupt(vector: u8) {
     if vector != SPURIOUS_VECTOR {
         // SAFETY: ends the interrupt that is being handled; a spurious one must not be ended.
         with(|apic| unsafe { apic.end_of_interrupt() });
+    }
+    if vector == TIMER_VECTOR {
+        task::on_timer();
     }
 }

@@ -18,7 +18,7 @@
 //! Guests are built for the host's own target, freestanding, so no other target needs to be installed:
 //!
 //! ```text
-//! RUSTFLAGS="-C relocation-model=static" cargo build --package pvlock-examples --profile guest \
+//! RUSTFLAGS="-C relocation-model=static -C no-redzone=yes" cargo build --package pvlock-examples --profile guest \
 //!     --target x86_64-unknown-linux-gnu
 //! ```
 //!
@@ -54,6 +54,7 @@ mod per_cpu;
 mod segments;
 mod smp;
 mod symbols;
+pub mod task;
 mod traps;
 mod work;
 

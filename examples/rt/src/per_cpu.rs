@@ -27,6 +27,8 @@ pub(crate) struct PerCpu {
     pub halts: AtomicU64,
     /// Timer interrupts taken here.
     pub ticks: AtomicU64,
+    /// How often preemption was forbidden here.
+    pub preempt_count: AtomicU32,
     /// Set once the CPU waits for work.
     pub online: AtomicBool,
     /// Used with interrupts off, on this CPU only: see `lapic::with`.
@@ -56,6 +58,7 @@ impl PerCpu {
             stack_top,
             halts: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
+            preempt_count: AtomicU32::new(0),
             online: AtomicBool::new(false),
             lapic: UnsafeCell::new(None),
             segments: UnsafeCell::new(Segments::new()),
@@ -111,4 +114,23 @@ pub(crate) fn this_cpu() -> &'static PerCpu {
     }
     // SAFETY: blocks are statics or leaked, so they live for ever, and are shared only as `&`.
     unsafe { &*this }
+}
+
+/// Forbids preemption: in one instruction, so that the count is that of the CPU which the caller is on.
+#[inline]
+pub(crate) fn preempt_disable() {
+    // SAFETY: as in `current`; the field is an atomic that other CPUs only read.
+    unsafe { asm!("inc dword ptr gs:[{offset}]", offset = const offset_of!(PerCpu, preempt_count), options(nostack)) };
+}
+
+/// Undoes one [`preempt_disable`]. `true`: preemption is allowed again.
+#[inline]
+pub(crate) fn preempt_enable() -> bool {
+    let is_zero: u8;
+    // SAFETY: as above.
+    unsafe {
+        asm!("dec dword ptr gs:[{offset}]", "setz {}", out(reg_byte) is_zero,
+            offset = const offset_of!(PerCpu, preempt_count), options(nostack));
+    }
+    is_zero != 0
 }

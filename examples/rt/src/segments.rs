@@ -10,14 +10,12 @@ use x86_64::structures::tss::TaskStateSegment;
 
 use crate::per_cpu::PerCpu;
 
-/// Interrupt stack (IST index) of device and inter-processor interrupts.
-pub(crate) const IST_INTERRUPT: u16 = 0;
-/// Interrupt stack of exceptions.
-pub(crate) const IST_EXCEPTION: u16 = 1;
+/// Interrupt stack (IST index) of exceptions.
+pub(crate) const IST_EXCEPTION: u16 = 0;
 /// Interrupt stack of what can strike while another one is in use: NMI, double fault, machine check.
-pub(crate) const IST_ABORT: u16 = 2;
+pub(crate) const IST_ABORT: u16 = 1;
 
-const STACKS: usize = 3;
+const STACKS: usize = 2;
 /// Bytes per interrupt stack: the report of an exception formats text, the rest needs far less.
 const STACK_BYTES: usize = 16 * 1024;
 

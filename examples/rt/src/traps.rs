@@ -9,7 +9,7 @@ use x86_64::structures::idt::InterruptDescriptorTable;
 
 use crate::exit::{ExitCode, exit};
 use crate::lapic;
-use crate::segments::{IST_ABORT, IST_EXCEPTION, IST_INTERRUPT};
+use crate::segments::{IST_ABORT, IST_EXCEPTION};
 use crate::{console, per_cpu};
 
 global_asm!(
@@ -112,15 +112,14 @@ fn build() -> InterruptDescriptorTable {
         (lapic::SPURIOUS_VECTOR, interrupt::<{ lapic::SPURIOUS_VECTOR }>),
     ];
     for (vector, gate) in interrupts {
-        // SAFETY: the gate saves and restores everything that it changes and ends in iretq.
-        let options = unsafe { idt[vector].set_handler_addr(VirtAddr::from_ptr(gate as *const ())) };
-        // SAFETY: the stack exists (see above); interrupts stay off in the gate, so none interrupts another.
-        unsafe { options.set_stack_index(IST_INTERRUPT) };
+        // SAFETY: the gate saves and restores everything that it changes and ends in iretq. It runs on the interrupted stack: code is built
+        // without red zones, and a task that is preempted there takes its handler's frame with it.
+        unsafe { idt[vector].set_handler_addr(VirtAddr::from_ptr(gate as *const ())) };
     }
     idt
 }
 
-/// Called by traps.s on the interrupt stack, interrupts off.
+/// Called by traps.s on the interrupted stack, interrupts off. It may return on another CPU: the interrupted task moves.
 extern "C" fn interrupt_dispatch(vector: u64) {
     lapic::on_interrupt(vector as u8);
 }

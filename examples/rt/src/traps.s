@@ -1,5 +1,6 @@
 # Common part of the exception and interrupt entries; the entries themselves (push vector, jump here) are in traps.rs.
-# All of them run on an interrupt stack of their own, since compiled Rust code uses the red zone below rsp.
+# Exceptions run on a stack of their own. Interrupts run on the stack that they interrupt, below rsp: images are built without red zones
+# (`-C no-redzone`), which `cargo xtask` checks.
 
 .section .text.traps, "ax"
 

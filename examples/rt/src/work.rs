@@ -79,7 +79,7 @@ pub(crate) fn serve(block: &'static PerCpu) -> ! {
 ///
 /// Where it can, by a kick and not by an interrupt: an idle CPU then takes no interrupt at all, and the halts and kicks are those
 /// that the locks use.
-fn wake(block: &PerCpu) {
+pub(crate) fn wake(block: &PerCpu) {
     match block.cpu() {
         Some(cpu) if cpu::idles_until_kicked(cpu) => cpu::kick(cpu),
         _ => lapic::wake(block.apic_id()),
@@ -87,7 +87,7 @@ fn wake(block: &PerCpu) {
 }
 
 /// Halts until `condition` is false; whoever changes it wakes this CPU afterwards ([`wake`]). Interrupts are on when it returns.
-fn halt_while(condition: impl Fn() -> bool) {
+pub(crate) fn halt_while(condition: impl Fn() -> bool) {
     loop {
         // With interrupts off, a wake-up between the look and the halt stays pending and ends the halt. So does a kick.
         interrupts::disable();

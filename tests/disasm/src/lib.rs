@@ -4,6 +4,8 @@
 
 mod facts;
 mod image;
+mod red_zone;
 
 pub use facts::{Facts, facts};
 pub use image::{Line, ReadError, Routine};
+pub use red_zone::red_zone_accesses;

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use anyhow::{Result, ensure};
+
 use super::{Tally, show};
 use crate::cargo;
 
@@ -10,6 +12,30 @@ pub fn host(tally: &mut Tally) {
     let mut command = cargo::cargo();
     command.args(["test", "--no-fail-fast"]);
     cargo_test(tally, "host", command);
+    let mut command = cargo::cargo();
+    command.args(["test", "--no-fail-fast", "--package", LIBRARY, "--features", &FEATURES.join(",")]);
+    cargo_test(tally, "host, all features", command);
+    for set in 0..1 << FEATURES.len() {
+        let features: Vec<&str> =
+            FEATURES.into_iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, f)| f).collect();
+        let features = features.join(",");
+        let name = if features.is_empty() { "none" } else { &features };
+        tally.test(&format!("features::{name}"), || builds_with(&features));
+    }
+}
+
+/// The library, and its features.
+const LIBRARY: &str = "pvlock";
+const FEATURES: [&str; 4] = ["lock-api-04", "lock-api-05", "spin", "stats"];
+
+/// The library compiles without a warning with exactly these features.
+fn builds_with(features: &str) -> Result<()> {
+    let mut command = cargo::cargo();
+    command
+        .args(["clippy", "--quiet", "--package", LIBRARY, "--lib", "--no-default-features", "--features", features])
+        .args(["--", "-D", "warnings"]);
+    ensure!(show(command, |_| ())?, "it does not build, see above");
+    Ok(())
 }
 
 /// Runs a `cargo test` and adds up what its test programs report. A call that fails without naming a failed test, such

@@ -74,6 +74,7 @@ pub fn run(tally: &mut Tally) {
     tally.test("nested::steal-time", || steal_time(&backend));
     tally.test("nested::steal-time::not-offered", || not_offered(&backend));
     tally.test("nested::overcommit", || overcommit(&backend));
+    tally.test("nested::mutex", || mutex(&backend));
     for features in &MATRIX {
         tally.test(&format!("nested::features::{}", features.name), || matrix_row(&backend, features));
     }
@@ -112,6 +113,15 @@ fn overcommit(backend: &Backend) -> Result<()> {
     ensure!(counters.number("preempted_seen")? > 0, "no waiter ever saw a preempted owner");
     ensure!(counters.number("yields")? + counters.number("halts")? > 0, "no waiter ever yielded or halted");
     kvm_agrees(&outcome)
+}
+
+/// Preempted tasks on preempted vCPUs: the locks that sleep count right, and tasks did sleep.
+fn mutex(backend: &Backend) -> Result<()> {
+    let outcome = Boot { example: "mutex", vcpus: 8, parameters: "ops=50", ..Boot::default() }.run(backend)?;
+    every_lock_reported(&outcome, &["sleeping", "spinning", "spin", "rwlock", "condvar"], 8)?;
+    let sleeps: u64 = outcome.records("result").map(|result| result.number("sleeps")).sum::<Result<u64>>()?;
+    ensure!(sleeps > 0, "no task ever slept");
+    Ok(())
 }
 
 fn kvm_agrees(outcome: &Outcome) -> Result<()> {

@@ -12,6 +12,7 @@ fn short(example: &str) -> &'static str {
     match example {
         OVERCOMMIT => "rounds=1 ms=200",
         "steal-time" => "ms=1000",
+        "mutex" => "ops=20",
         _ => "",
     }
 }
