@@ -35,6 +35,11 @@ pub(crate) const HEAD_ROUNDS: u32 = pick(1024, 2);
 pub(crate) const FRUITLESS_YIELDS: u32 = pick(3, 2);
 
 /// Times that a CPU which has given up yielding is refused before it gets one more try, unless its own record moved.
+///
+/// Refusals are a long wait (5 µs or more) apart. Measured on the test host with two CPUs and a foreign lock, beside six sleepers that the
+/// kernel has not called idle, as throughput against plain spinning. Two vCPUs, so nothing to gain: never giving up 0.27 to 0.87, one try
+/// in 16 0.82 to 1.05, in 64 0.94 to 0.97, in 250 0.94 to 0.95. Three vCPUs: 1.5, 1.9, 1.7, 1.3; and 0.96 when the first fruitless yield
+/// already ends yielding.
 pub(crate) const GIVEN_UP_LOOKS: u32 = pick(64, 2);
 
 /// Rounds after a yield that did not schedule the caller out, until it looks whether its target runs now.
