@@ -139,8 +139,7 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
     let announce = |_: &_| mutex.word.announce();
     mutex.list.queue(task, announce, |queued| {
         let mut vain_wakes = 0;
-        // Whether it was first before it parked: only then was a wake-up meant for it.
-        let mut was_first = false;
+        let mut parked = false;
         loop {
             let taken = queued.with(|list, place| {
                 let turn = match place {
@@ -156,14 +155,14 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
                 let taken = mutex.word.take_as_sleeper(me, turn, others);
                 if taken {
                     queued.leave(list);
-                } else if place == Place::First && was_first {
+                } else if place == Place::First && parked {
+                    // Only the first is woken.
                     count(P::Cpu::current(), Counter::WakeInVain);
                     vain_wakes += 1;
                     if vain_wakes >= VAIN_WAKES {
                         mutex.word.ask_for_hand_over();
                     }
                 }
-                was_first = place == Place::First;
                 taken
             });
             if taken {
@@ -171,6 +170,7 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
             }
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
+            parked = true;
         }
     });
 }
