@@ -1,7 +1,7 @@
 //! What the kernel tells the library about CPUs: [`CpuId`], [`ApicId`], [`MAX_CPUS`] and the [`Cpu`] trait.
 
 use core::fmt;
-use core::num::NonZeroU32;
+use core::num::{NonZeroU32, NonZeroU64};
 
 use crate::hypervisor::Hypervisor;
 
@@ -177,6 +177,12 @@ pub trait Cpu: 'static {
     /// Undoes one [`preempt_disable`](Self::preempt_disable).
     #[inline]
     fn preempt_enable() {}
+
+    /// Number of the task that runs here, for the messages of debug builds about misuse; `None` where there is none or it is not known.
+    #[inline]
+    fn task() -> Option<NonZeroU64> {
+        None
+    }
 
     /// Whether the code that runs here may sleep: no spinlock is held, it is no interrupt handler, interrupts are on.
     ///

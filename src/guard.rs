@@ -109,3 +109,23 @@ impl<C: Cpu> Guard<C> for NoPreempt {
         C::preempt_enable();
     }
 }
+
+/// First `A`, then `B`; left in the opposite order. `(NoPreempt, IrqSave)` is what kernels call "no preemption, interrupts saved".
+impl<C: Cpu, A: Guard<C>, B: Guard<C>> Guard<C> for (A, B) {
+    type State = (A::State, B::State);
+    const PINS: bool = A::PINS || B::PINS;
+
+    #[inline]
+    fn enter() -> Self::State {
+        let first = A::enter();
+        (first, B::enter())
+    }
+
+    #[inline]
+    unsafe fn leave((first, second): Self::State) {
+        // SAFETY: the caller gives back what `enter` returned, once, here.
+        unsafe { B::leave(second) };
+        // SAFETY: as above.
+        unsafe { A::leave(first) };
+    }
+}

@@ -8,6 +8,7 @@
 
 use core::arch::asm;
 use core::marker::PhantomData;
+use core::num::NonZeroU64;
 
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::Kvm;
@@ -95,6 +96,7 @@ macro_rules! platform {
             __pvlock_platform_preempt_disable preempt_disable -> ();
             __pvlock_platform_preempt_enable preempt_enable -> ();
             __pvlock_platform_may_sleep may_sleep -> bool;
+            __pvlock_platform_task task -> ::core::option::Option<::core::num::NonZeroU64>;
         }
     };
 }
@@ -146,4 +148,5 @@ linked! {
     __pvlock_platform_preempt_disable preempt_disable -> ();
     __pvlock_platform_preempt_enable preempt_enable -> ();
     __pvlock_platform_may_sleep may_sleep -> bool;
+    __pvlock_platform_task task -> Option<NonZeroU64>;
 }

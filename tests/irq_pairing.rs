@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use fake::{ENABLES, Fake, HALTS, HALTS_IRQS_ON, IN_NMI, IRQS_ON, PREEMPTED, on_cpu};
-use pvlock::{Cpu, IrqSave, SpinMutex};
+use pvlock::{Cpu, IrqSave, NoPreempt, SpinMutex};
 
 type IrqMutex = SpinMutex<u32, Fake, IrqSave>;
 
@@ -125,5 +125,17 @@ fn an_nmi_never_halts() {
             drop(lock.lock());
             IN_NMI.set(false);
         });
+    });
+}
+
+#[test]
+fn two_guards_in_one_are_entered_in_order_and_left_in_the_opposite_one() {
+    on_cpu(1, || {
+        let lock = SpinMutex::<u32, Fake, (NoPreempt, IrqSave)>::new(0);
+        let guard = lock.lock();
+        assert!(!IRQS_ON.get());
+        assert!(lock.try_lock().is_none() && !IRQS_ON.get());
+        drop(guard);
+        assert!(IRQS_ON.get());
     });
 }

@@ -328,6 +328,74 @@ mod dragonos {
     }
 }
 
+/// Theseus: a flavour of deadlock prevention is entered and left around each attempt, by an object.
+mod theseus {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static HELD: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub trait DeadlockPrevention: 'static {
+        type Guard;
+        const EXPENSIVE: bool;
+        fn enter() -> Self::Guard;
+    }
+
+    pub enum DisableIrq {}
+    pub struct HeldIrq;
+    impl Drop for HeldIrq {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() - 1);
+        }
+    }
+    impl DeadlockPrevention for DisableIrq {
+        type Guard = HeldIrq;
+        const EXPENSIVE: bool = true;
+        fn enter() -> HeldIrq {
+            HELD.set(HELD.get() + 1);
+            HeldIrq
+        }
+    }
+
+    pub struct Flavour<P>(P);
+    impl<C: Cpu, P: DeadlockPrevention> Guard<C> for Flavour<P> {
+        type State = P::Guard;
+        const PINS: bool = true;
+        fn enter() -> P::Guard {
+            P::enter()
+        }
+        unsafe fn leave(state: P::Guard) {
+            drop(state);
+        }
+    }
+
+    pub type Mutex<T, P> = SpinMutex<T, fake::Fake, Flavour<P>>;
+
+    /// As theirs: an expensive prevention is not entered while the lock is seen held.
+    fn try_lock<T, P: DeadlockPrevention>(
+        mutex: &Mutex<T, P>,
+    ) -> Option<pvlock::SpinMutexGuard<'_, T, fake::Fake, Flavour<P>>> {
+        if P::EXPENSIVE && mutex.is_locked() { None } else { mutex.try_lock() }
+    }
+
+    #[test]
+    fn the_prevention_lasts_as_long_as_the_lock_is_held() {
+        fake::on_cpu(3, || {
+            let mutex = Mutex::<u32, DisableIrq>::new(0);
+            let held = try_lock(&mutex).expect("free");
+            assert!(HELD.get() == 1 && try_lock(&mutex).is_none() && HELD.get() == 1);
+            drop(held);
+            assert_eq!(HELD.get(), 0);
+            // Each attempt by itself, interrupts as they were in between.
+            *mutex.lock_irqs_open() += 1;
+            assert_eq!(*mutex.lock(), 1);
+            assert_eq!(HELD.get(), 0);
+        });
+    }
+}
+
 /// Misuse that can be seen is reported, in debug builds, by CPU and lock; what kernels really do is not misuse.
 mod misuse {
     use super::*;
@@ -345,10 +413,35 @@ mod misuse {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "is unlocked but not held: unlocked twice")]
+    #[should_panic(expected = "that is not held: unlocked twice")]
     fn unlocking_a_free_lock_panics() {
         let lock = pvlock::lock::RawSpinLock::<fake::Fake>::new();
         // SAFETY: not met, on purpose; the debug check comes before the word is written.
+        unsafe { lock.unlock() };
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "CPU 7, task 77, unlocks the spinlock at 0x")]
+    fn unlocking_on_another_cpu_under_a_pinning_guard_panics() {
+        fake::ME.set(CpuId::new(6));
+        let lock = SpinMutex::<(), fake::Fake, NoPreempt>::new(());
+        let held = lock.lock();
+        // The kernel has moved the task though the guard forbids it.
+        fake::ME.set(CpuId::new(7));
+        fake::TASK.set(core::num::NonZeroU64::new(77));
+        drop(held);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "that is not held: unlocked twice, initialised again while held, or overwritten")]
+    fn unlocking_an_overwritten_lock_panics() {
+        let lock = pvlock::lock::RawSpinLock::<fake::Fake>::new();
+        fake::on_cpu(6, || lock.lock());
+        // SAFETY: stands for a stray write: an owner that does not exist. The lock is 8 bytes, aligned to 8.
+        unsafe { core::ptr::from_ref(&lock).cast::<u32>().cast_mut().write_volatile(0xabcd) };
+        // SAFETY: the lock was held; the debug check comes before the word is written.
         unsafe { lock.unlock() };
     }
 

@@ -12,6 +12,7 @@ mod api04;
 #[cfg(all(feature = "lock-api-05", not(pvlock_loom)))]
 mod api05;
 mod condvar;
+mod misuse;
 mod mutex;
 pub(crate) mod node;
 mod osq;

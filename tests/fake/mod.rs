@@ -17,6 +17,8 @@ thread_local! {
     /// Its interrupt flag, how often it was turned on, and whether an NMI is being handled.
     pub static IRQS_ON: Cell<bool> = const { Cell::new(true) };
     pub static ENABLES: Cell<u32> = const { Cell::new(0) };
+    /// The task that runs here, for messages.
+    pub static TASK: Cell<Option<core::num::NonZeroU64>> = const { Cell::new(None) };
     pub static IN_NMI: Cell<bool> = const { Cell::new(false) };
     /// After how many calls `relax` does what, once: an interrupt.
     static INTERRUPT: Cell<Option<Interrupt>> = const { Cell::new(None) };
@@ -52,6 +54,9 @@ impl Cpu for Fake {
     type Hypervisor = FakeHost;
     fn current() -> Option<CpuId> {
         ME.get()
+    }
+    fn task() -> Option<core::num::NonZeroU64> {
+        TASK.get()
     }
     fn irqs_enabled() -> bool {
         IRQS_ON.get()

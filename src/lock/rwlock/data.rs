@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 
+use super::super::misuse;
 use super::RawRwLock;
 use super::guards::{RwLockReadGuard, RwLockUpgradableGuard, RwLockWriteGuard};
 use crate::cpu::{Cpu, CpuId};
@@ -183,17 +184,14 @@ impl<T: ?Sized, C: Cpu, R: Guard<C>, W: Guard<C>> RwLock<T, C, R, W> {
     #[track_caller]
     fn expect_not_writing(&self) {
         if cfg!(debug_assertions) && W::PINS && self.raw.is_locked_by_me() {
-            recursion(C::current(), &self.raw as *const RawRwLock<C> as usize);
+            misuse::report::<C>(
+                "locks",
+                "rwlock",
+                core::ptr::from_ref(&self.raw) as usize,
+                format_args!("it already holds for writing"),
+            );
         }
     }
-}
-
-#[cold]
-#[inline(never)]
-#[track_caller]
-fn recursion(cpu: Option<CpuId>, address: usize) -> ! {
-    let cpu = cpu.map_or(usize::MAX, CpuId::index);
-    panic!("CPU {cpu} locks the rwlock at {address:#x} that it already holds for writing");
 }
 
 impl<T: ?Sized + fmt::Debug, C: Cpu, R: Guard<C>, W: Guard<C>> fmt::Debug for RwLock<T, C, R, W> {

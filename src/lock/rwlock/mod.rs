@@ -10,6 +10,7 @@ mod word;
 use core::fmt;
 use core::marker::PhantomData;
 
+use super::misuse;
 use super::spin::RawSpinLock;
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::Hypervisor;
@@ -122,7 +123,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The caller is entitled to end a hold by [`read`](Self::read) or the like.
     #[inline]
     pub unsafe fn unlock_read(&self) {
-        self.expect("read", |now| now.readers() > 0);
+        self.expect("reading", |now| now.readers() > 0);
         kick::<C>(self.word.release_read());
     }
 
@@ -135,7 +136,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The caller is entitled to end a hold by [`upgradable_read`](Self::upgradable_read) or the like.
     #[inline]
     pub unsafe fn unlock_upgradable(&self) {
-        self.expect("upgradable", word::Snapshot::is_upgradable);
+        self.expect("upgradable reading", word::Snapshot::is_upgradable);
         kick::<C>(self.word.release_upgradable());
     }
 
@@ -148,7 +149,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The lock is held for writing, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn unlock_write(&self) {
-        self.expect("write", word::Snapshot::has_writer);
+        self.expect("writing", word::Snapshot::has_writer);
         kick::<C>(self.word.release_write());
     }
 
@@ -158,7 +159,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The lock is held for writing, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn downgrade(&self) {
-        self.expect("write", word::Snapshot::has_writer);
+        self.expect("writing", word::Snapshot::has_writer);
         kick::<C>(self.word.downgrade());
     }
 
@@ -168,7 +169,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The lock is held for writing, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn downgrade_to_upgradable(&self) {
-        self.expect("write", word::Snapshot::has_writer);
+        self.expect("writing", word::Snapshot::has_writer);
         kick::<C>(self.word.downgrade_to_upgradable());
     }
 
@@ -178,7 +179,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The upgradable share is held, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn downgrade_upgradable(&self) {
-        self.expect("upgradable", word::Snapshot::is_upgradable);
+        self.expect("upgradable reading", word::Snapshot::is_upgradable);
         kick::<C>(self.word.downgrade_upgradable());
     }
 
@@ -188,7 +189,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// The upgradable share is held by the caller, who holds no other share.
     #[inline]
     pub unsafe fn upgrade(&self) {
-        self.expect("upgradable", word::Snapshot::is_upgradable);
+        self.expect("upgradable reading", word::Snapshot::is_upgradable);
         if !self.word.upgrade(C::current()) {
             slow::upgrade_slow::<C>(&self.word);
         }
@@ -201,7 +202,7 @@ impl<C: Cpu> RawRwLock<C> {
     #[inline]
     #[must_use]
     pub unsafe fn try_upgrade(&self) -> bool {
-        self.expect("upgradable", word::Snapshot::is_upgradable);
+        self.expect("upgradable reading", word::Snapshot::is_upgradable);
         self.word.upgrade(C::current())
     }
 
@@ -250,7 +251,12 @@ impl<C: Cpu> RawRwLock<C> {
     #[inline(always)]
     fn expect(&self, hold: &'static str, is_held: fn(word::Snapshot) -> bool) {
         if cfg!(debug_assertions) && !is_held(self.word.snapshot()) {
-            not_held(hold, C::current(), self as *const Self as usize);
+            misuse::report::<C>(
+                "ends",
+                "hold of the rwlock",
+                self as *const Self as usize,
+                format_args!("nobody has for {hold}: ended twice, initialised again while held, or overwritten"),
+            );
         }
     }
 }
@@ -279,15 +285,6 @@ fn kick<C: Cpu>(halted: Option<CpuId>) {
 fn kick_slow<C: Cpu>(halted: CpuId) {
     count(C::current(), Counter::Kick);
     C::Hypervisor::kick(halted);
-}
-
-#[cold]
-#[inline(never)]
-fn not_held(hold: &str, cpu: Option<CpuId>, address: usize) -> ! {
-    let cpu = cpu.map_or(usize::MAX, CpuId::index);
-    panic!(
-        "CPU {cpu} ends a {hold} hold of the rwlock at {address:#x} that nobody has: ended twice, initialised again while held, or overwritten"
-    );
 }
 
 impl<C: Cpu> Default for RawRwLock<C> {

@@ -7,6 +7,7 @@ mod word;
 use core::fmt;
 use core::marker::PhantomData;
 
+use super::misuse;
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
@@ -101,14 +102,15 @@ impl<C: Cpu> RawSpinLock<C> {
     /// Releases the lock, and wakes the first waiter if it is halted. The lock is not touched after the release: its memory may be gone.
     ///
     /// # Panics
-    /// In debug builds, when the lock is free: it was unlocked twice, initialised again while held, or its memory was overwritten.
+    /// In debug builds, when the lock is free or its word is none that a held lock has: it was unlocked twice, initialised again while
+    /// held, or its memory was overwritten.
     ///
     /// # Safety
     /// The lock is held, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn unlock(&self) {
-        if cfg!(debug_assertions) && self.word.snapshot().is_free() {
-            unlocked_free(self as *const Self as usize);
+        if cfg!(debug_assertions) && !self.word.snapshot().is_sound() {
+            misuse::report::<C>("unlocks", "spinlock", self as *const Self as usize, format_args!("{NOT_HELD}"));
         }
         if C::Hypervisor::can_halt() {
             let released = self.word.release_halted();
@@ -170,13 +172,8 @@ fn kick<C: Cpu>(released: Snapshot) {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn unlocked_free(address: usize) -> ! {
-    panic!(
-        "the spinlock at {address:#x} is unlocked but not held: unlocked twice, initialised again while held, or overwritten"
-    );
-}
+/// What a lock is that is unlocked and not held.
+pub(crate) const NOT_HELD: &str = "is not held: unlocked twice, initialised again while held, or overwritten";
 
 impl<C: Cpu> Default for RawSpinLock<C> {
     fn default() -> Self {

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
+use super::super::misuse;
 use super::RawSpinLock;
 use crate::cpu::{Cpu, CpuId};
 use crate::guard::{Guard, NoGuard};
@@ -72,7 +73,7 @@ impl<T: ?Sized, C: Cpu, G: Guard<C>> SpinMutex<T, C, G> {
     pub fn lock(&self) -> SpinMutexGuard<'_, T, C, G> {
         let state = G::enter();
         if cfg!(debug_assertions) && G::PINS && self.raw.is_locked_by_me() {
-            recursion(C::current(), &self.raw as *const RawSpinLock<C> as usize);
+            misuse::report::<C>("locks", "spinlock", self.address(), format_args!("it already holds"));
         }
         self.raw.lock();
         SpinMutexGuard::new(self, state)
@@ -152,6 +153,19 @@ impl<T: ?Sized, C: Cpu, G: Guard<C>> SpinMutex<T, C, G> {
         self.data.get()
     }
 
+    fn address(&self) -> usize {
+        core::ptr::from_ref(&self.raw) as usize
+    }
+
+    /// Debug builds: a guard that pins is dropped where it was made.
+    fn expect_own(&self) {
+        if let Some(owner) = self.raw.owner()
+            && Some(owner) != C::current()
+        {
+            misuse::report::<C>("unlocks", "spinlock", self.address(), format_args!("{owner} took and still holds"));
+        }
+    }
+
     /// The lock without the data.
     #[must_use]
     pub fn raw(&self) -> &RawSpinLock<C> {
@@ -166,14 +180,6 @@ impl<T: ?Sized, C: Cpu, G: Guard<C>> SpinMutex<T, C, G> {
         // SAFETY: passed on to the caller.
         unsafe { self.raw.force_unlock() }
     }
-}
-
-#[cold]
-#[inline(never)]
-#[track_caller]
-fn recursion(cpu: Option<CpuId>, address: usize) -> ! {
-    let cpu = cpu.map_or(usize::MAX, CpuId::index);
-    panic!("CPU {cpu} locks the spinlock at {address:#x} that it already holds");
 }
 
 impl<T: ?Sized + fmt::Debug, C: Cpu, G: Guard<C>> fmt::Debug for SpinMutex<T, C, G> {
@@ -251,6 +257,9 @@ impl<T: ?Sized, C: Cpu, G: Guard<C>> DerefMut for SpinMutexGuard<'_, T, C, G> {
 impl<T: ?Sized, C: Cpu, G: Guard<C>> Drop for SpinMutexGuard<'_, T, C, G> {
     #[inline]
     fn drop(&mut self) {
+        if cfg!(debug_assertions) && G::PINS {
+            self.lock.expect_own();
+        }
         // SAFETY: the guard holds the lock and is going. Nothing of `self.lock` is touched from here on.
         unsafe { self.lock.raw.unlock() };
         // SAFETY: taken once, here, and the guard is not used again.

@@ -56,6 +56,13 @@ impl Snapshot {
         self.0 == 0
     }
 
+    /// Whether it is the word of a held lock: a CPU that exists or none with a number owns it, and the halted head is a CPU that exists.
+    #[inline]
+    pub(crate) fn is_sound(self) -> bool {
+        let (owner, halted) = (self.0 as u16, (self.0 >> 16) as u16);
+        (self.owner().is_some() || owner == UNKNOWN_OWNER) && (halted == 0 || self.halted().is_some())
+    }
+
     /// The owner's CPU; `None` when free or held by a CPU without a number.
     #[inline]
     pub(crate) fn owner(self) -> Option<CpuId> {
