@@ -154,3 +154,96 @@ fn is_any_preempted<C: Cpu>(targets: impl IntoIterator<Item = CpuId>) -> bool {
 fn stolen_ns<C: Cpu>() -> u64 {
     C::current().map_or(0, C::Hypervisor::stolen_ns)
 }
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::hypervisor::Yielded;
+    use std::cell::Cell;
+
+    /// CPU 0 waits for CPU 1; the test says what the host does to both.
+    enum Kernel {}
+
+    thread_local! {
+        static STOLEN_NS: Cell<u64> = const { Cell::new(0) };
+        static PREEMPTED: Cell<bool> = const { Cell::new(false) };
+        static LOOKS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    const OWNER: CpuId = CpuId::new(1).unwrap();
+
+    impl Cpu for Kernel {
+        type Hypervisor = Kernel;
+        fn current() -> Option<CpuId> {
+            CpuId::new(0)
+        }
+    }
+
+    impl Hypervisor for Kernel {
+        fn sees_preempted() -> bool {
+            true
+        }
+        fn is_preempted(cpu: CpuId) -> bool {
+            LOOKS.set(LOOKS.get() + 1);
+            cpu == OWNER && PREEMPTED.get()
+        }
+        fn stolen_ns(cpu: CpuId) -> u64 {
+            if cpu.index() == 0 { STOLEN_NS.get() } else { 0 }
+        }
+        fn can_yield() -> bool {
+            false
+        }
+        fn yield_to(_: CpuId, _: CpuId) -> Yielded {
+            Yielded::Nothing
+        }
+        fn can_halt() -> bool {
+            false
+        }
+        fn may_halt(_: CpuId) -> bool {
+            false
+        }
+        fn halt(_: bool) {}
+        fn kick(_: CpuId) {}
+    }
+
+    #[test]
+    fn time_that_was_stolen_from_the_waiter_does_not_count() {
+        let mut budget = TimeBudget::new::<Kernel>(1000, 100);
+        STOLEN_NS.set(900);
+        assert_eq!(budget.spend::<Kernel>(2000, Some(OWNER)), Ok(()), "100 of 1000 ns were its own");
+        let overdue = budget.spend::<Kernel>(2001, Some(OWNER)).unwrap_err();
+        assert_eq!((overdue.spent, overdue.excused, overdue.stolen_ns), (101, 0, 900));
+    }
+
+    #[test]
+    fn a_clock_or_a_record_that_steps_back_counts_nothing() {
+        STOLEN_NS.set(500);
+        let mut budget = TimeBudget::new::<Kernel>(1000, 100);
+        STOLEN_NS.set(0);
+        assert_eq!(budget.spend::<Kernel>(900, None), Ok(()));
+        assert_eq!(budget.spend::<Kernel>(1000, None), Ok(()));
+        STOLEN_NS.set(u64::MAX);
+        assert_eq!(budget.spend::<Kernel>(u64::MAX, None), Ok(()), "more stolen than time passed");
+    }
+
+    #[test]
+    fn rounds_count_again_once_the_owner_runs() {
+        let mut budget = SpinBudget::new(100);
+        for _ in 0..10 {
+            PREEMPTED.set(true);
+            assert!((0..1000).all(|_| budget.spend::<Kernel>(Some(OWNER)).is_ok()));
+        }
+        PREEMPTED.set(false);
+        let overdue = (0..).find_map(|_| budget.spend::<Kernel>(Some(OWNER)).err()).unwrap();
+        assert_eq!(overdue.spent, 101);
+        assert!((9900..=10_100).contains(&overdue.excused), "{overdue}");
+    }
+
+    #[test]
+    fn looks_are_rare_until_the_budget_is_used_up() {
+        LOOKS.set(0);
+        let mut budget = SpinBudget::new(10_000);
+        assert!((0..10_000).all(|_| budget.spend::<Kernel>(Some(OWNER)).is_ok()));
+        assert_eq!(LOOKS.get(), 10_000 / LOOK_EVERY);
+    }
+}

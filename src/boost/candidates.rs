@@ -51,7 +51,7 @@ pub enum Boost {
 
 /// Gives the caller's time slice to a preempted CPU, the next after the last one boosted; the caller stays runnable.
 ///
-/// For code that has waited too long and does not know for whom: see the [module](self) for ready uses. Call it at most once per some
+/// For code that has waited too long and does not know for whom: see the [module](super) for ready uses. Call it at most once per some
 /// 100 rounds of spinning, since it reads other CPUs' steal-time records, and a yield needs a few µs to have its effect.
 ///
 /// Interrupts may be on or off, and an interrupt or NMI handler may call it.
