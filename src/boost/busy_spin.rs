@@ -11,8 +11,8 @@
 //!
 //! A tight loop that does work (copying, zeroing, a checksum) looks the same. Then a time slice is given away for nothing, but only where
 //! some sibling really is preempted, so never on a host that has a physical CPU for each vCPU. How often depends on the marks: of a workload
-//! of nothing but such loops, with a tick each ms, 28, 50 and 80 % of the ticks are mistaken when a loop takes 256, 4096 and 65536 bytes at
-//! a time and no progress is marked, and none when it is marked once per loop. A single loop that takes longer than a tick cannot be told
+//! of nothing but such loops, with a tick each ms, a third to a half of the ticks are mistaken when no progress is marked, and none when it
+//! is marked once per loop and a loop takes 256 to 65536 bytes. A single loop that takes longer than a tick cannot be told
 //! from spinning at all (`cargo test --release -p pvhost --test boost -- --nocapture honest`).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
