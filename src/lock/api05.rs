@@ -4,7 +4,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use lock_api_05::{
-    GuardNoSend, RawCondvar, RawMutex as Api, RawRwLock as RwApi, RawRwLockDowngrade, RawRwLockUpgrade,
+    GuardNoSend, RawCondvar, RawMutex as Api, RawMutexFair, RawRwLock as RwApi, RawRwLockDowngrade, RawRwLockUpgrade,
     RawRwLockUpgradeDowngrade,
 };
 
@@ -223,6 +223,15 @@ unsafe impl<P: Parker> Api for RawMutex<P> {
     #[inline]
     fn is_locked(&self) -> bool {
         self.is_locked()
+    }
+}
+
+// SAFETY: it ends the caller's hold; the mutex is free afterwards, or held by one sleeper alone.
+unsafe impl<P: Parker> RawMutexFair for RawMutex<P> {
+    #[inline]
+    unsafe fn unlock_fair(&self, _: GuardNoSend) {
+        // SAFETY: the caller holds the mutex, as the trait demands.
+        unsafe { self.unlock_fair() }
     }
 }
 

@@ -41,15 +41,12 @@ impl<P: Parker> Condvar<P> {
     /// As [`RawMutex::lock`](super::RawMutex::lock).
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T, P>) -> MutexGuard<'a, T, P> {
-        let mutex = MutexGuard::mutex(&guard);
-        // No guard is there while the mutex is not held: a panic in the kernel's `park` would release it a second time.
-        core::mem::forget(guard);
-        // SAFETY: held by the guard, whose hold ends and begins again in there.
-        unsafe { self.wait_raw(mutex.raw()) };
-        MutexGuard::new(mutex)
+        // SAFETY: the guard, which is kept, says that the mutex is held by the caller.
+        unsafe { self.wait_raw(MutexGuard::mutex(&guard).raw()) };
+        guard
     }
 
-    /// As [`wait`](Self::wait), for a mutex without data.
+    /// As [`wait`](Self::wait), for a mutex without data. Should the kernel's `park` panic, the mutex is held again when that arrives here.
     ///
     /// # Panics
     /// As [`wait`](Self::wait).
@@ -58,6 +55,8 @@ impl<P: Parker> Condvar<P> {
     /// The caller holds `mutex`, and does not touch what it protects meanwhile.
     #[track_caller]
     pub unsafe fn wait_raw(&self, mutex: &RawMutex<P>) {
+        // Whoever held the mutex believes so when a panic comes by: a guard would release it.
+        let held_again = HeldAgain(mutex);
         match P::current() {
             Some(task) if P::may_sleep() => self.list.queue(
                 task,
@@ -77,6 +76,7 @@ impl<P: Parker> Condvar<P> {
                 P::Cpu::relax();
             }
         }
+        core::mem::forget(held_again);
         mutex.lock();
     }
 
@@ -122,6 +122,15 @@ impl<P: Parker> Condvar<P> {
     #[doc(hidden)]
     pub fn is_quiet(&self) -> bool {
         self.list.is_quiet()
+    }
+}
+
+/// Acquires the mutex when it is dropped.
+struct HeldAgain<'a, P: Parker>(&'a RawMutex<P>);
+
+impl<P: Parker> Drop for HeldAgain<'_, P> {
+    fn drop(&mut self) {
+        self.0.lock();
     }
 }
 

@@ -89,6 +89,8 @@ pub trait Parker: 'static {
     /// remembered, not a count.
     ///
     /// What the unparking task wrote before is seen once it has also taken the lock.
+    ///
+    /// It should not panic: exclusion survives that, but a wake-up that was meant for the caller may be lost to the next sleeper.
     fn park();
 
     /// Wakes `task` from [`park`](Self::park), or makes its next `park` return at once.
@@ -126,6 +128,9 @@ pub(crate) fn worth_spinning<P: Parker>(owner: TaskId, me: Option<CpuId>) -> Opt
 /// A [`Parker`] for kernels without tasks: each CPU is one, sleeping is halting, waking is kicking.
 ///
 /// Where the hypervisor cannot halt and kick, `park` spins with [`Cpu::relax`]. A CPU that does not know its number has no task.
+///
+/// An interrupt handler is the same "task" as what it interrupted, so it must not wait: it may try, unlock and notify. CPU numbers are
+/// the kernel's: one kernel, one `C`.
 pub struct HaltParker<C>(PhantomData<fn() -> C>);
 
 impl<C> fmt::Debug for HaltParker<C> {
@@ -182,7 +187,7 @@ impl<C: Cpu> Parker for HaltParker<C> {
     ///         fails on a token              halted:
     ///   hlt   (kicks are sticky)              kick
     /// ```
-    /// An interrupt handler of this CPU must not park: it would take the interrupted waiter's token. It may unpark.
+    /// An interrupt handler that parked would take the interrupted waiter's token.
     fn park() {
         let Some(me) = C::current() else { return };
         while !Self::take_token(me) {

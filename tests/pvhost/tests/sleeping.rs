@@ -196,7 +196,11 @@ fn those_who_wait_for_a_frozen_owner_sleep() {
         }
     };
     let config = Config { limit: Duration::from_secs(60), ..Config::new(WAITERS + 1, cpus()) };
+    let before = pvlock::stats::total();
     let report = run(config, guest).expect("a run without failure");
+    let after = pvlock::stats::total();
+    assert!(after.sleeps - before.sleeps >= WAITERS as u64, "{after:?}");
+    assert!(after.spins_preempted > before.spins_preempted, "the owner was not seen preempted: {after:?}");
     let burned: Duration = report.vcpus[1..].iter().map(|vcpu| vcpu.cpu_time).sum();
     println!("{WAITERS} waiters burned {burned:.1?} of CPU time in {FROZEN:?}");
     assert_eq!(*mutex.lock(), WAITERS as u64 + 1);
