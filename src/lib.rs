@@ -16,6 +16,7 @@ pub mod preempted;
 pub mod stats;
 mod wait;
 
+pub use boost::Relax;
 pub use cpu::{ApicId, Cpu, CpuId, MAX_CPUS};
 pub use guard::{Guard, IrqSave, NoGuard, NoPreempt};
 pub use lock::{

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use fake::{Fake, PREEMPTED, on_cpu};
-use pvlock::boost::Relax;
+use pvlock::Relax;
 
 type Mutex<T> = spin::mutex::Mutex<T, Relax<Fake>>;
 type RwLock<T> = spin::rwlock::RwLock<T, Relax<Fake>>;

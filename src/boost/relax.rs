@@ -45,8 +45,8 @@ const LONG_WAIT: u32 = 2;
 /// #     type Hypervisor = pvlock::hypervisor::Kvm;
 /// #     fn current() -> Option<pvlock::CpuId> { pvlock::CpuId::new(0) }
 /// # }
-/// type Mutex<T> = spin::mutex::Mutex<T, pvlock::boost::Relax<MyCpu>>;
-/// type RwLock<T> = spin::rwlock::RwLock<T, pvlock::boost::Relax<MyCpu>>;
+/// type Mutex<T> = spin::mutex::Mutex<T, pvlock::Relax<MyCpu>>;
+/// type RwLock<T> = spin::rwlock::RwLock<T, pvlock::Relax<MyCpu>>;
 ///
 /// static LIST: Mutex<u32> = Mutex::new(0);
 /// *LIST.lock() += 1;

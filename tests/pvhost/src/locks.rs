@@ -75,7 +75,7 @@ impl Lock for Spin {
 
 /// `spin::mutex::SpinMutex` with pvlock's relax strategy.
 #[derive(Debug, Default)]
-pub struct SpinRelax(spin::mutex::SpinMutex<(), pvlock::boost::Relax<PvCpu>>);
+pub struct SpinRelax(spin::mutex::SpinMutex<(), pvlock::Relax<PvCpu>>);
 
 impl Lock for SpinRelax {
     const NAME: &'static str = "spin-relax";
