@@ -52,6 +52,7 @@ pub fn plan(options: &Options) -> Vec<Block> {
         (Kind::Sweep, sweep(options)),
         (Kind::Mutex, mutex(options)),
         (Kind::Rwlock, rwlock(options)),
+        (Kind::Sweep, awareness(options)),
         (Kind::Policies, policies(options)),
     ];
     let asked = all.into_iter().filter(|&(kind, _)| options.wants(kind)).map(|(_, block)| block);
@@ -147,6 +148,12 @@ fn sweep(options: &Options) -> Block {
     let (degrees, length): (&[_], _) = if options.quick { (&DEGREES[..4], SHORT) } else { (&DEGREES, 2 * SHORT) };
     let jobs = contention(options, Metric::Overcommit, &locks, degrees, (options.cs, options.ncs), length);
     Block { jobs, rounds: rounds(options, 10, 2) }
+}
+
+fn awareness(options: &Options) -> Block {
+    let locks = locks(options, &[LockName::Pvlock, LockName::PvlockUnaware]);
+    let jobs = contention(options, Metric::Awareness, &locks, &[1], (options.cs, options.ncs), SHORT);
+    Block { jobs, rounds: rounds(options, 50, 4) }
 }
 
 /// vCPUs per CPU for the rest of the family.

@@ -70,7 +70,9 @@ fn measure(options: &Options, job: &Job) -> Result<Reading, Error> {
         Metric::Uncontended => lock.harness.uncontended(lock.host, length),
         Metric::Handoff => lock.harness.handoff(lock.host, length),
         Metric::FrozenOwner => lock.harness.frozen_owner(&crew, length),
-        Metric::Overcommit | Metric::Fairness | Metric::Sections | Metric::Mutex => contend(Mix::Writes),
+        Metric::Overcommit | Metric::Fairness | Metric::Sections | Metric::Awareness | Metric::Mutex => {
+            contend(Mix::Writes)
+        }
         Metric::RwLock => contend(Mix::TenthWrites),
         Metric::ReadRead => contend(Mix::Reads),
         Metric::LoneWriter => contend(Mix::LoneWriter),

@@ -22,6 +22,8 @@ pub enum Metric {
     Sections,
     /// CPU time that the waiters of a frozen owner burn.
     FrozenOwner,
+    /// Contention without overcommit, of pvlock with and without knowing who is preempted; many samples for a small difference.
+    Awareness,
     /// Contention for a lock that sleeps.
     Mutex,
     /// Contention for a reader-writer lock: every tenth acquisition writes.

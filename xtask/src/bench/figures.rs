@@ -267,7 +267,7 @@ fn against_others(results: &Results) -> Vec<Figure> {
 }
 
 fn awareness(results: &Results) -> Figure {
-    let at = |lock| results.at(Metric::Overcommit, lock, 1);
+    let at = |lock| results.at(Metric::Awareness, lock, 1);
     figure(
         "awareness on over off at 1x",
         ratio(at(LockName::Pvlock), at(LockName::PvlockUnaware)),

@@ -271,6 +271,7 @@ pub fn metric_name(metric: Metric) -> &'static str {
         Metric::Fairness => "fairness",
         Metric::Sections => "sections",
         Metric::FrozenOwner => "frozen owner",
+        Metric::Awareness => "awareness",
         Metric::Mutex => "mutex",
         Metric::RwLock => "rwlock",
         Metric::ReadRead => "two readers",
