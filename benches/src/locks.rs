@@ -40,32 +40,7 @@ guarded! {
     Std(std::sync::Mutex<()>) = "std";
 }
 
-/// Reader-writer locks.
-macro_rules! reader_writer {
-    ($($(#[$doc:meta])* $name:ident($lock:ty) = $text:literal;)*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Default)]
-        pub struct $name($lock);
-
-        impl Lock for $name {
-            const NAME: &'static str = $text;
-
-            #[inline]
-            fn with<R>(&self, f: impl FnOnce() -> R) -> R {
-                let _guard = self.0.write();
-                f()
-            }
-
-            #[inline]
-            fn read_with<R>(&self, f: impl FnOnce() -> R) -> R {
-                let _guard = self.0.read();
-                f()
-            }
-        }
-    )*};
-}
-
-reader_writer! {
+pvhost::reader_writer! {
     /// `parking_lot::RwLock`.
     ParkingLotRwLock(parking_lot::RwLock<()>) = "parking_lot-rwlock";
     /// `std::sync::RwLock`.

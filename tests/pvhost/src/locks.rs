@@ -121,14 +121,15 @@ impl Lock for PvlockMutex {
     }
 }
 
-/// Reader-writer locks whose `read` and `write` return guards.
+/// Adapters of reader-writer locks whose `read` and `write` return guards: `Name(lock) = "name in tables";`.
+#[macro_export]
 macro_rules! reader_writer {
     ($($(#[$doc:meta])* $name:ident($lock:ty) = $text:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Default)]
         pub struct $name($lock);
 
-        impl Lock for $name {
+        impl $crate::locks::Lock for $name {
             const NAME: &'static str = $text;
 
             #[inline]

@@ -261,7 +261,7 @@ fn those_who_wait_for_a_frozen_writer_burn_next_to_nothing() {
         while !locked.load(Acquire) {
             let _ = PvHost::yield_to(me, CpuId::new(0).expect("CPU 0"));
         }
-        if me.index() % 2 == 0 { *lock.write() += 1 } else { assert!(*lock.read() > 0) }
+        if me.index().is_multiple_of(2) { *lock.write() += 1 } else { assert!(*lock.read() > 0) }
     };
     let report = run(Config::new(9, cpus()), guest).expect("a run without failure");
     let burned: Duration = report.vcpus[1..].iter().map(|vcpu| vcpu.cpu_time).sum();
