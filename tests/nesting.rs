@@ -1,4 +1,4 @@
-//! Waits nested in waits on one CPU: four have a queue node each, the fifth and more wait without one.
+//! Waits nested in waits on one CPU, of a task, a soft interrupt, an interrupt, an NMI and a machine check: four have a queue node each, the fifth and more wait without one.
 #![cfg(not(pvlock_loom))]
 
 mod fake;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use fake::{Fake, interrupt_after, on_cpu};
+use fake::{Fake, IN_NMI, IRQS_ON, interrupt_after, on_cpu};
 use pvlock::SpinMutex;
 
 type Locks = Arc<Vec<SpinMutex<u64, Fake>>>;
@@ -20,10 +20,22 @@ fn wait_nested(locks: &Locks, level: usize, waiting: &Arc<AtomicU32>) {
         // Long enough for the waiter to have left the newcomers' phase (128 rounds) and taken a node.
         interrupt_after(1000, move || {
             waiting.fetch_add(1, Ordering::Relaxed);
-            wait_nested(&locks, level + 1, &waiting);
+            in_context(level + 1, || wait_nested(&locks, level + 1, &waiting));
         });
         *inner[level].lock() += 1;
     }
+}
+
+/// Runs `f` as what interrupts at this depth: 1 a soft interrupt, 2 the timer's interrupt, 3 an NMI, from 4 on a machine check, which strikes
+/// in NMIs too. Afterwards all is as before, as the processor's return from an interrupt leaves it.
+fn in_context(depth: usize, f: impl FnOnce()) {
+    let before = (IRQS_ON.get(), IN_NMI.get());
+    IRQS_ON.set(depth < 2);
+    IN_NMI.set(depth >= 3);
+    f();
+    assert_eq!((IRQS_ON.get(), IN_NMI.get()), (depth < 2, depth >= 3), "a wait changed the state of its context");
+    IRQS_ON.set(before.0);
+    IN_NMI.set(before.1);
 }
 
 /// CPU 0 nests waits for `depth` locks that CPU 1 holds and then gives back in `order`.
@@ -64,7 +76,7 @@ fn no_node() -> u64 {
 }
 
 #[test]
-fn four_five_and_eight_nested_waits_end() {
+fn task_soft_interrupt_interrupt_and_nmi_wait_nested_and_so_does_a_fifth() {
     for depth in [1, 4, 5, 8] {
         #[cfg(feature = "stats")]
         let before = no_node();
