@@ -23,7 +23,7 @@ thread_local! {
     static PARK_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 /// Parks so far on each CPU.
-static SLEEPS: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
+static SLEEPS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static TASKS: StdMutex<Option<HashMap<u64, Thread>>> = StdMutex::new(None);
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -200,10 +200,10 @@ fn owner_and_state_can_be_asked() {
 #[test]
 fn a_fair_unlock_gives_the_mutex_to_who_has_slept_longest() {
     static MUTEX: Mutex<Vec<u32>, Threads> = Mutex::new(Vec::new());
-    as_task(70, || {
+    as_task(44, || {
         thread::scope(|scope| {
             let guard = MUTEX.lock();
-            for sleeper in 71..74 {
+            for sleeper in 45..48 {
                 scope.spawn(move || {
                     as_task(sleeper, || {
                         let mut order = MUTEX.lock();
@@ -219,7 +219,7 @@ fn a_fair_unlock_gives_the_mutex_to_who_has_slept_longest() {
             assert_ne!(MUTEX.owner(), TASK.get());
             assert!(!MUTEX.lock().is_empty(), "passed those who slept");
         });
-        assert_eq!(*MUTEX.lock(), [71, 72, 73]);
+        assert_eq!(*MUTEX.lock(), [45, 46, 47]);
     });
 }
 
@@ -227,7 +227,7 @@ fn a_fair_unlock_gives_the_mutex_to_who_has_slept_longest() {
 fn a_panic_in_the_kernels_park_leaves_the_mutex_to_its_owner() {
     let mutex = Mutex::<u32, Threads>::new(0);
     let condition = Condvar::new();
-    as_task(75, || {
+    as_task(49, || {
         PARK_PANICS.set(true);
         let wait = std::panic::AssertUnwindSafe(|| drop(condition.wait(mutex.lock())));
         assert!(std::panic::catch_unwind(wait).is_err());
@@ -262,7 +262,7 @@ mod misuse {
     #[should_panic(expected = "might make it sleep, with interrupts off or inside a spinlock")]
     fn locking_with_interrupts_off_is_reported() {
         let mutex: Mutex<u32, Threads> = Mutex::new(0);
-        as_task(64, || {
+        as_task(54, || {
             IRQS_ON.set(false);
             let _guard = mutex.lock();
         });
@@ -273,15 +273,15 @@ mod misuse {
     fn unlocking_a_free_mutex_is_reported() {
         let mutex: RawMutex<Threads> = RawMutex::new();
         // SAFETY: wrong, nobody holds it: that is what is tested.
-        as_task(65, || unsafe { mutex.unlock() });
+        as_task(55, || unsafe { mutex.unlock() });
     }
 
     #[test]
-    #[should_panic(expected = "on CPU 67 unlocks the mutex at 0x")]
+    #[should_panic(expected = "on CPU 57 unlocks the mutex at 0x")]
     fn unlocking_what_another_task_holds_is_reported() {
         let mutex: RawMutex<Threads> = RawMutex::new();
-        as_task(66, || mutex.lock());
+        as_task(56, || mutex.lock());
         // SAFETY: wrong, another task holds it: that is what is tested.
-        as_task(67, || unsafe { mutex.unlock() });
+        as_task(57, || unsafe { mutex.unlock() });
     }
 }

@@ -32,7 +32,9 @@ static KICK: Condvar = Condvar::new();
 
 pub struct Fake;
 
+/// CPU `index`, one of 64.
 pub fn cpu(index: u32) -> CpuId {
+    assert!(index < u64::BITS, "the fake host has 64 CPUs");
     CpuId::new(index).unwrap()
 }
 
