@@ -72,8 +72,12 @@ counters! {
     WakeInVain wakes_in_vain,
     /// Times a mutex was handed to its first sleeper.
     HandOver hand_overs,
-    /// Foreign waits in which a preempted vCPU was boosted.
+    /// Yields in foreign waits and in waits for answers: a preempted vCPU was boosted.
     Boost boosts,
+    /// Targets of TLB shootdowns that were left a flush mark.
+    FlushMark flush_marks,
+    /// Targets of TLB shootdowns that were asked to flush.
+    FlushAsk flush_asks,
     /// Timer ticks that found their CPU spinning in the loop in which the last one found it.
     BusySpin busy_spins,
 }

@@ -4,9 +4,9 @@
 //! code that ships.
 
 #[cfg(not(pvlock_loom))]
-pub(crate) use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(pvlock_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Declares a constructor that is `const`, except under loom, whose atomics cannot be built in a constant.
 macro_rules! const_fn {

@@ -22,7 +22,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::idle::{CpuSet, IDLE, WORD};
+use super::cpu_set::{CpuSet, WORD};
+use super::idle::IDLE;
 use crate::cpu::{Cpu, CpuId, MAX_CPUS};
 use crate::hypervisor::{Hypervisor, Yielded};
 use crate::stats::{Counter, count};
@@ -109,7 +110,7 @@ fn next_preempted<H: Hypervisor>(me: CpuId, idle: &CpuSet, last: u32) -> Result<
 /// The first CPU of `from..to` that is preempted, not `me`, and not in `idle`.
 fn first_preempted<H: Hypervisor>(me: CpuId, idle: &CpuSet, from: usize, to: usize) -> Option<CpuId> {
     for word in from / WORD..to.div_ceil(WORD) {
-        let mut busy = idle.complement(word) & bits_from(from, word) & !bits_from(to, word);
+        let mut busy = !idle.word(word) & bits_from(from, word) & !bits_from(to, word);
         while busy != 0 {
             let index = word * WORD + busy.trailing_zeros() as usize;
             busy &= busy - 1;

@@ -3,9 +3,8 @@
 //! An idle CPU (halted until an interrupt) reads as preempted, as one does that the host took away. Only the guest can tell the two
 //! apart.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use crate::cpu::{CpuId, MAX_CPUS};
+use super::cpu_set::CpuSet;
+use crate::cpu::CpuId;
 
 /// The kernel's idle loop says that `cpu`, the calling CPU, has nothing to do and is about to halt.
 ///
@@ -36,38 +35,5 @@ pub fn is_idle(cpu: CpuId) -> bool {
     IDLE.contains(cpu)
 }
 
-/// CPUs per word.
-pub(super) const WORD: usize = u64::BITS as usize;
-
-/// A set of CPUs. Bits in whole cache lines: other data beside them would suffer from every idle loop.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct CpuSet([AtomicU64; MAX_CPUS.div_ceil(WORD)]);
-
-/// Plain atomics, also where others are modelled: nothing rests on what they hold.
+/// The idle CPUs.
 pub(super) static IDLE: CpuSet = CpuSet::new();
-
-impl CpuSet {
-    pub(super) const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; MAX_CPUS.div_ceil(WORD)])
-    }
-
-    // ORDERING (of all): Relaxed, hints.
-
-    pub(super) fn insert(&self, cpu: CpuId) {
-        self.0[cpu.index() / WORD].fetch_or(1 << (cpu.index() % WORD), Relaxed);
-    }
-
-    pub(super) fn remove(&self, cpu: CpuId) {
-        self.0[cpu.index() / WORD].fetch_and(!(1 << (cpu.index() % WORD)), Relaxed);
-    }
-
-    pub(super) fn contains(&self, cpu: CpuId) -> bool {
-        self.0[cpu.index() / WORD].load(Relaxed) >> (cpu.index() % WORD) & 1 != 0
-    }
-
-    /// The CPUs of word `word` that are *not* in the set, lowest first from bit 0.
-    pub(super) fn complement(&self, word: usize) -> u64 {
-        !self.0[word].load(Relaxed)
-    }
-}

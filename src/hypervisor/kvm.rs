@@ -2,9 +2,10 @@
 
 use super::{Hypervisor, Yielded};
 use crate::cpu::CpuId;
+use crate::kvm::hypercall::Ipi;
 use crate::kvm::{
     CPUS, ConfigureError, Cpus, Decisions, Detected, HypercallError, NotRegistered, Options, SETUP, Setup, decide,
-    detect, steal_ns, version,
+    detect, mark_flush, steal_ns, version,
 };
 use crate::preempted::vcpu_is_preempted_inline;
 use core::arch::asm;
@@ -137,6 +138,22 @@ impl Hypervisor for Kvm {
         // A CPU that is not known never halts, and that kicks work was tried before any CPU could halt.
         let _ = kick(&SETUP, &CPUS, cpu);
     }
+
+    #[inline]
+    fn mark_flush(cpu: CpuId) -> bool {
+        SETUP.marks_flushes() && mark_flush(cpu)
+    }
+
+    #[inline]
+    unsafe fn send_ipis(targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
+        send_ipis(&SETUP, &CPUS, targets, ipi)
+    }
+}
+
+fn send_ipis(setup: &Setup, cpus: &Cpus, targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
+    setup.sends_ipis()
+        && targets.clone().all(|cpu| cpus.apic_id(cpu).is_some())
+        && setup.send_ipi(targets.filter_map(|cpu| cpus.apic_id(cpu)), ipi).is_ok()
 }
 
 fn kick(setup: &Setup, cpus: &Cpus, cpu: CpuId) -> Result<(), KickError> {
@@ -194,6 +211,8 @@ impl fmt::Display for Report {
         writeln!(f, "preempted flag: {}", self.decisions.preempted)?;
         writeln!(f, "directed yield: {}", self.decisions.directed_yield)?;
         writeln!(f, "halt and kick: {}", self.decisions.halt)?;
+        writeln!(f, "flush mark: {}", self.decisions.flush_mark)?;
+        writeln!(f, "interrupts to many: {}", self.decisions.send_ipi)?;
         let ever = if self.ever_preempted { "has been seen" } else { "has not been seen" };
         write!(f, "{} CPUs with a steal-time record; a preempted vCPU {ever}", self.records)
     }

@@ -1,9 +1,10 @@
 //! How waiters reach the hypervisor: the [`Hypervisor`] trait and its implementations.
 //!
-//! Three independent abilities (knowing who is preempted, yielding, halting and kicking), since hosts offer any
-//! subset of them.
+//! Independent abilities (knowing who is preempted, yielding, halting and kicking, flush marks, interrupts to many), since hosts offer
+//! any subset of them.
 
 use crate::cpu::{CpuId, MAX_CPUS};
+use crate::kvm::hypercall::Ipi;
 
 mod kvm;
 mod native;
@@ -96,4 +97,28 @@ pub trait Hypervisor: 'static {
     ///
     /// Everything written before the call is seen by the woken CPU once it has also read the lock's own word.
     fn kick(cpu: CpuId);
+
+    /// Asks the host to flush the whole TLB of `cpu`, which is preempted, before it runs again. `false` where the host cannot, and where
+    /// `cpu` is not preempted (any more): it then needs an interrupt.
+    ///
+    /// Where it answers `true`, what the caller wrote before is seen by all that `cpu` does from then on, and what `cpu` did before it was
+    /// preempted is seen by the caller.
+    #[inline]
+    fn mark_flush(cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// Sends `ipi` to all of `targets` at little more than the cost of one. `false` where the host cannot, or knows some target not; then
+    /// some of the targets may have been sent it, and all need it by other means.
+    ///
+    /// `targets` may be iterated several times, and may become fewer in between.
+    ///
+    /// # Safety
+    /// The handlers of all targets expect this interrupt at any time that it can arrive, also once too often.
+    #[inline]
+    unsafe fn send_ipis(targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
+        let (_, _) = (targets, ipi);
+        false
+    }
 }

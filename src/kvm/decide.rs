@@ -1,4 +1,4 @@
-//! Which of the host's abilities are used, and why not: three independent decisions, each a function of what CPUID says.
+//! Which of the host's abilities are used, and why not: independent decisions, each a function of what CPUID says.
 
 use super::detect::{Detected, Features, Hints};
 use super::setup::Options;
@@ -12,7 +12,7 @@ pub enum Reason {
     NoKvm,
     /// The host does not offer it.
     NotOffered,
-    /// The host offers no steal-time record, which directed yield needs to see whether a yield moved anything.
+    /// The host offers no steal-time record. Directed yield needs it to see whether a yield moved anything, flush marks lie in it.
     NoStealTime,
     /// The host promises dedicated CPUs ([`Hints::REALTIME`]): spinning is cheaper.
     DedicatedCpus,
@@ -71,7 +71,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The three decisions. None follows from another: a host may offer any subset, and a guest with dedicated CPUs still wants
+/// The decisions. None follows from another: a host may offer any subset, and a guest with dedicated CPUs still wants
 /// to read steal time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,13 +82,17 @@ pub struct Decisions {
     pub halt: Decision,
     /// Directed yield to a preempted vCPU.
     pub directed_yield: Decision,
+    /// Flush marks: the host flushes the TLB of a preempted vCPU, and nobody sends it an interrupt for that.
+    pub flush_mark: Decision,
+    /// Interrupts to many vCPUs by one hypercall.
+    pub send_ipi: Decision,
 }
 
 /// Decides. `None`: no KVM.
 pub(crate) fn decide(found: Option<&Detected>, options: &Options) -> Decisions {
     let Some(host) = found else {
         let no = Decision::NotUsed(Reason::NoKvm);
-        return Decisions { preempted: no, halt: no, directed_yield: no };
+        return Decisions { preempted: no, halt: no, directed_yield: no, flush_mark: no, send_ipi: no };
     };
     let lacks = |feature| !host.features.contains(feature);
     let dedicated = (host.hints.contains(Hints::REALTIME), Reason::DedicatedCpus);
@@ -109,6 +113,20 @@ pub(crate) fn decide(found: Option<&Detected>, options: &Options) -> Decisions {
             mwait,
             (lacks(Features::PV_SCHED_YIELD), Reason::NotOffered),
             (lacks(Features::STEAL_TIME), Reason::NoStealTime),
+            no_hypercall,
+        ]),
+        // As Linux decides (`pv_tlb_flush_supported`): where vCPUs have CPUs of their own, the look at each mark is pure cost.
+        flush_mark: Decision::unless([
+            (options.never_mark_flushes, Reason::SwitchedOff),
+            dedicated,
+            mwait,
+            (lacks(Features::PV_TLB_FLUSH), Reason::NotOffered),
+            (lacks(Features::STEAL_TIME), Reason::NoStealTime),
+        ]),
+        // One exit instead of many pays on dedicated CPUs too.
+        send_ipi: Decision::unless([
+            (options.never_send_ipis, Reason::SwitchedOff),
+            (lacks(Features::PV_SEND_IPI), Reason::NotOffered),
             no_hypercall,
         ]),
     }

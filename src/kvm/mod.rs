@@ -21,11 +21,11 @@ pub use msr::MSR_KVM_STEAL_TIME;
 pub use register::{NotRegistered, RegisterError, apic_id, register_this_cpu, registered, unregister_this_cpu};
 pub use setup::{ConfigureError, Options};
 pub use steal_clock::{StealClock, StealError, steal_ns, version};
-pub use steal_time::StealTime;
+pub use steal_time::{StealTime, ask_for_flush};
 pub use table::{record_address, record_region};
 
 pub(crate) use decide::decide;
 pub(crate) use register::{CPUS, Cpus};
 pub(crate) use setup::{SETUP, Setup};
 pub(crate) use steal_time::PREEMPTED;
-pub(crate) use table::{TABLE, TABLE_SHIFT, preempted_byte};
+pub(crate) use table::{TABLE, TABLE_SHIFT, mark_flush, preempted_byte};

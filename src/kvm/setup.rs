@@ -12,13 +12,21 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Rela
 pub struct Options {
     pub(crate) never_halt: bool,
     pub(crate) never_yield: bool,
+    pub(crate) never_mark_flushes: bool,
+    pub(crate) never_send_ipis: bool,
     pub(crate) hypercall: Option<HypercallFn>,
 }
 
 impl Options {
     /// Everything that the host offers and that pays there.
     pub const fn new() -> Self {
-        Self { never_halt: false, never_yield: false, hypercall: None }
+        Self {
+            never_halt: false,
+            never_yield: false,
+            never_mark_flushes: false,
+            never_send_ipis: false,
+            hypercall: None,
+        }
     }
 
     /// Waiters never halt and unlocking never kicks. The way out on a host that advertises PV_UNHALT wrongly.
@@ -32,6 +40,24 @@ impl Options {
     #[must_use]
     pub const fn never_yield(mut self) -> Self {
         self.never_yield = true;
+        self
+    }
+
+    /// The TLB of a preempted vCPU is never left to the host to flush: every target of a shootdown gets an interrupt.
+    ///
+    /// For guests that do not trust their host with this. Two bugs of KVM made it miss such flushes, and a guest cannot see whether its
+    /// host has the fixes: CVE-2019-3016 (Linux before 5.6) and CVE-2022-39189 (Linux before 5.19).
+    #[must_use]
+    pub const fn never_mark_flushes(mut self) -> Self {
+        self.never_mark_flushes = true;
+        self
+    }
+
+    /// Interrupts to many vCPUs are sent one by one. For hosts whose hardware delivers them without an exit (APIC virtualization of
+    /// IPIs), where the hypercall is the dearer way.
+    #[must_use]
+    pub const fn never_send_ipis(mut self) -> Self {
+        self.never_send_ipis = true;
         self
     }
 
@@ -77,9 +103,13 @@ bitflags! {
         const YIELDS = 1 << 3;
         /// Some vCPU has read as preempted. The one bit that may still change.
         const EVER_PREEMPTED = 1 << 4;
+        const MARKS_FLUSHES = 1 << 5;
+        const SENDS_IPIS = 1 << 6;
 
         const NEVER_HALT = 1 << 8;
         const NEVER_YIELD = 1 << 9;
+        const NEVER_MARK_FLUSHES = 1 << 10;
+        const NEVER_SEND_IPIS = 1 << 11;
 
         const INTEL = 1 << 16;
         const AMD = 1 << 17;
@@ -143,6 +173,18 @@ impl Setup {
         self.has(State::YIELDS)
     }
 
+    /// Whether preempted vCPUs get flush marks.
+    #[inline(always)]
+    pub(crate) fn marks_flushes(&self) -> bool {
+        self.has(State::MARKS_FLUSHES)
+    }
+
+    /// Whether interrupts to many vCPUs go by hypercall.
+    #[inline(always)]
+    pub(crate) fn sends_ipis(&self) -> bool {
+        self.has(State::SENDS_IPIS)
+    }
+
     /// Whether any vCPU was ever seen preempted.
     pub(crate) fn ever_preempted(&self) -> bool {
         self.has(State::EVER_PREEMPTED)
@@ -171,6 +213,8 @@ impl Setup {
         let mut chosen = State::empty();
         chosen.set(State::NEVER_HALT, options.never_halt);
         chosen.set(State::NEVER_YIELD, options.never_yield);
+        chosen.set(State::NEVER_MARK_FLUSHES, options.never_mark_flushes);
+        chosen.set(State::NEVER_SEND_IPIS, options.never_send_ipis);
         // ORDERING: Relaxed. Options are set on the boot CPU before it registers, so before anyone else looks.
         self.hypercall.store(call, Relaxed);
         self.state.store(chosen.bits(), Relaxed);
@@ -181,6 +225,8 @@ impl Setup {
         Options {
             never_halt: self.has(State::NEVER_HALT),
             never_yield: self.has(State::NEVER_YIELD),
+            never_mark_flushes: self.has(State::NEVER_MARK_FLUSHES),
+            never_send_ipis: self.has(State::NEVER_SEND_IPIS),
             hypercall: self.hypercall_fn(),
         }
     }
@@ -207,6 +253,8 @@ impl Setup {
             state.set(State::SEES_PREEMPTED, decisions.preempted.is_used());
             state.set(State::HALTS, decisions.halt.is_used());
             state.set(State::YIELDS, decisions.directed_yield.is_used());
+            state.set(State::MARKS_FLUSHES, decisions.flush_mark.is_used());
+            state.set(State::SENDS_IPIS, decisions.send_ipi.is_used());
             if let Some(host) = found {
                 state.set(State::INTEL, host.vendor == Vendor::Intel);
                 state.set(State::AMD, host.vendor == Vendor::Amd);

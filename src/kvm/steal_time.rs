@@ -3,6 +3,7 @@
 //! Layout and meaning: Linux `Documentation/virt/kvm/x86/msr.rst`, `MSR_KVM_STEAL_TIME`. Every access is volatile, through
 //! the crate `volatile`: the host may write at any instruction.
 
+use crate::sync::{AtomicU8, Ordering::AcqRel, Ordering::Relaxed};
 use core::sync::atomic::{Ordering::Acquire, fence};
 use memoffset::offset_of;
 use static_assertions::const_assert_eq;
@@ -11,6 +12,8 @@ use volatile::{VolatilePtr, map_field};
 
 /// Bit 0 of [`StealTime::preempted`]: the vCPU is off its physical CPU. The other bits mean other things.
 pub(crate) const PREEMPTED: u8 = 1 << 0;
+/// Bit 1: the host flushes the vCPU's TLB before it runs again. Only a guest sets it, and only beside [`PREEMPTED`].
+const FLUSH_TLB: u8 = 1 << 1;
 
 /// The record of one vCPU, written by the host.
 ///
@@ -73,6 +76,38 @@ pub(crate) fn consistent(version: impl Fn() -> u32, steal: impl Fn() -> u64) -> 
         core::hint::spin_loop();
     }
     None
+}
+
+/// Asks the host, by the flush mark in a record's `preempted` byte, to flush the TLB of that vCPU before it runs again. `false`: the vCPU
+/// is not preempted, or not any more, and needs an interrupt instead.
+///
+/// | byte | here | then the host, before the vCPU runs |
+/// |---|---|---|
+/// | 0: runs | no mark | |
+/// | PREEMPTED | compare-exchange to PREEMPTED and FLUSH | exchanges with 0, sees FLUSH, flushes |
+/// | PREEMPTED and FLUSH | compare-exchange to the same | as above, once for all who asked |
+/// | any, and the host exchanges it with 0 first | compare-exchange fails, sees 0: no mark | |
+///
+/// Never a plain store and never without PREEMPTED: a mark on a vCPU that is being scheduled in would stay there unseen, which is
+/// CVE-2019-3016 from the guest's side.
+///
+/// What the caller wrote before the call is seen by all that the vCPU does after the flush, and what the vCPU did before it was preempted
+/// is seen by the caller, where the answer is `true`.
+///
+/// For test hosts that keep records of their own; in a guest, `Hypervisor::mark_flush` does it.
+pub fn ask_for_flush(preempted: &AtomicU8) -> bool {
+    // ORDERING: Relaxed, the compare-exchange confirms it.
+    let mut byte = preempted.load(Relaxed);
+    while byte & PREEMPTED != 0 {
+        // ORDERING: AcqRel, pair HOST-FLUSH (the host's exchange of the byte with 0 when it schedules the vCPU in; its store of PREEMPTED when
+        //   it has scheduled it out). A write also where the mark is there already: a mere read would order nothing.
+        match preempted.compare_exchange(byte, byte | FLUSH_TLB, AcqRel, Relaxed) {
+            Ok(_) => return true,
+            // Somebody else's mark, or the host.
+            Err(now) => byte = now,
+        }
+    }
+    false
 }
 
 /// The record's `version`.

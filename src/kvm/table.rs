@@ -1,9 +1,13 @@
 //! The table of steal-time records, one per CPU, and how one is reached.
 
+#[cfg(not(pvlock_loom))]
+use super::steal_time::ask_for_flush;
 use super::steal_time::{Record, StealTime, read_preempted};
 use crate::cpu::{CpuId, MAX_CPUS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
+#[cfg(not(pvlock_loom))]
+use core::sync::atomic::AtomicU8;
 use static_assertions::const_assert_eq;
 use volatile::VolatilePtr;
 
@@ -62,6 +66,23 @@ pub(super) fn record(cpu: CpuId) -> Record<'static> {
 #[inline(always)]
 pub(crate) fn preempted_byte(cpu: CpuId) -> u8 {
     read_preempted(record(cpu))
+}
+
+/// Asks the host to flush the TLB of `cpu` before it runs again: see [`ask_for_flush`].
+#[cfg(not(pvlock_loom))]
+pub(crate) fn mark_flush(cpu: CpuId) -> bool {
+    // SAFETY: a field of a record of TABLE.
+    let byte = unsafe { slot(cpu).byte_add(StealTime::PREEMPTED_OFFSET) };
+    // SAFETY: one byte of a static, valid and aligned. Whoever else writes it, the host, does so by atomic instructions; volatile reads and
+    //   the assembly routine read it meanwhile, as the host itself might.
+    let byte = unsafe { AtomicU8::from_ptr(byte.cast().as_ptr()) };
+    ask_for_flush(byte)
+}
+
+/// Models have no host that writes records.
+#[cfg(pvlock_loom)]
+pub(crate) fn mark_flush(_: CpuId) -> bool {
+    false
 }
 
 /// Makes the record of `cpu` as it was before the host wrote to it.

@@ -141,6 +141,8 @@ fn the_report_names_each_decision() {
          preempted flag: used\n\
          directed yield: not used: the host does not offer it\n\
          halt and kick: not used: switched off by the kernel\n\
+         flush mark: not used: the host does not offer it\n\
+         interrupts to many: not used: the host does not offer it\n\
          3 CPUs with a steal-time record; a preempted vCPU has not been seen"
     );
 }

@@ -1,4 +1,4 @@
-//! The three decisions over feature sets, hints and options.
+//! The decisions over feature sets, hints and options.
 
 use super::*;
 use crate::kvm::detect::Vendor;
@@ -65,6 +65,48 @@ fn the_hint_is_the_reason_even_where_the_feature_is_missing_too() {
     let dedicated = Detected { hints: Hints::REALTIME, ..host(Features::STEAL_TIME) };
     let no = not(Reason::DedicatedCpus);
     assert_decided(dedicated, Options::new(), [USED, no, no]);
+}
+
+/// Asserts what is decided on (flush mark, interrupts to many).
+#[track_caller]
+fn assert_for_interrupts(host: Detected, options: Options, expected: [Decision; 2]) {
+    let decisions = decide(Some(&host), &options);
+    assert_eq!([decisions.flush_mark, decisions.send_ipi], expected, "{host:?}");
+}
+
+#[test]
+fn flush_marks_and_interrupts_to_many_fall_with_their_own_features() {
+    let none = not(Reason::NotOffered);
+    assert_for_interrupts(host(ALL), Options::new(), [USED, USED]);
+    assert_for_interrupts(host(ALL - Features::PV_TLB_FLUSH), Options::new(), [none, USED]);
+    assert_for_interrupts(host(ALL - Features::PV_SEND_IPI), Options::new(), [USED, none]);
+    assert_for_interrupts(host(ALL - Features::STEAL_TIME), Options::new(), [not(Reason::NoStealTime), USED]);
+    // Neither needs the features of the waits.
+    assert_for_interrupts(host(ALL - Features::PV_SCHED_YIELD - Features::PV_UNHALT), Options::new(), [USED, USED]);
+    let decisions = decide(None, &Options::new());
+    assert_eq!([decisions.flush_mark, decisions.send_ipi], [not(Reason::NoKvm); 2]);
+}
+
+#[test]
+fn dedicated_cpus_get_no_flush_marks_but_interrupts_to_many() {
+    let dedicated = Detected { hints: Hints::REALTIME, ..host(ALL) };
+    assert_for_interrupts(dedicated, Options::new(), [not(Reason::DedicatedCpus), USED]);
+    let mwait = Detected { mwait: true, ..host(ALL) };
+    assert_for_interrupts(mwait, Options::new(), [not(Reason::MwaitExposed), USED]);
+}
+
+#[test]
+fn flush_marks_and_interrupts_to_many_are_switched_off_apart() {
+    let off = not(Reason::SwitchedOff);
+    assert_for_interrupts(host(ALL), Options::new().never_mark_flushes(), [off, USED]);
+    assert_for_interrupts(host(ALL), Options::new().never_send_ipis(), [USED, off]);
+    assert_decided(host(ALL), Options::new().never_mark_flushes().never_send_ipis(), [USED, USED, USED]);
+}
+
+#[test]
+fn a_flush_mark_is_no_hypercall() {
+    let tdx = Detected { tdx: true, ..host(ALL) };
+    assert_for_interrupts(tdx, Options::new(), [USED, not(Reason::NoHypercall)]);
 }
 
 #[test]

@@ -164,3 +164,24 @@ fn the_instruction_follows_the_vendor() {
         assert_eq!(instruction(call), expected);
     }
 }
+
+#[test]
+fn targets_that_answer_between_the_passes_cost_no_call() {
+    let setup = recorded(ALL);
+    // Each pass asks twice for each target; the lowest has answered by its third.
+    let asked = Cell::new(0);
+    let targets = ids([3, 4]).filter(|id| {
+        asked.set(asked.get() + u32::from(id.0 == 3));
+        id.0 == 4 || asked.get() <= 1
+    });
+    setup.send_ipi(targets, Ipi::Vector(0x40)).unwrap();
+    let only_window = calls();
+    assert_eq!(only_window, [(10, [0b10, 0, 3, 0x40])]);
+    asked.set(0);
+    let gone = ids([3]).filter(|_| {
+        asked.set(asked.get() + 1);
+        asked.get() <= 1
+    });
+    assert_eq!(setup.send_ipi(gone, Ipi::Vector(0x40)), Ok(0));
+    assert_eq!(calls(), []);
+}

@@ -44,9 +44,10 @@ fn only_the_first_decision_looks_at_the_machine() {
 #[test]
 fn the_bits_that_waiters_read_follow_the_decision() {
     let setup = Setup::new();
-    setup.configure(Options::new().never_halt()).unwrap();
+    setup.configure(Options::new().never_halt().never_mark_flushes()).unwrap();
     setup.decide_once(|| Some(host(Vendor::Amd)));
     assert!(setup.sees_preempted() && !setup.halts() && setup.yields());
+    assert!(!setup.marks_flushes() && setup.sends_ipis());
 }
 
 #[test]
