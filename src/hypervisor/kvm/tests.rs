@@ -146,3 +146,35 @@ fn the_report_names_each_decision() {
          3 CPUs with a steal-time record; a preempted vCPU has not been seen"
     );
 }
+
+fn send(guest: &Guest, targets: &[u32]) -> bool {
+    send_ipis(&guest.setup, &guest.cpus, targets.iter().map(|&cpu| id(cpu)), Ipi::Vector(0xf0))
+}
+
+#[test]
+fn an_interrupt_to_many_names_apic_ids_in_windows() {
+    let guest = Guest::all();
+    assert!(send(&guest, &[5, 0, 3, 1, 3, 4]));
+    // Bitmap low and high; the windows begin at the APIC ids 0 and 254.
+    assert_eq!(calls(), [(10, 0b101, 0), (10, 1 | 1 << 2 | 1 << 46, 0)]);
+    assert!(send(&guest, &[]));
+    assert_eq!(calls(), []);
+}
+
+#[test]
+fn an_interrupt_to_an_unknown_cpu_or_to_a_host_that_refuses_is_the_kernels_to_send() {
+    let guest = Guest::all();
+    assert!(!send(&guest, &[0, 1, 6]));
+    assert_eq!(calls(), []);
+    ANSWER.set(-1000);
+    assert!(!send(&guest, &[0, 1]));
+    ANSWER.set(0);
+    calls();
+    for guest in [
+        Guest::new(Features::from_bits_retain(0x0100_7afb) - Features::PV_SEND_IPI, Options::new()),
+        Guest::new(Features::from_bits_retain(0x0100_7afb), Options::new().never_send_ipis()),
+    ] {
+        assert!(!send(&guest, &[0, 1]));
+        assert_eq!(calls(), []);
+    }
+}
