@@ -10,6 +10,9 @@ use pvlock::{Cpu, CpuId, MAX_CPUS};
 
 const VECTOR: Ipi = Ipi::Vector(0xf0);
 
+/// What a yield does.
+type OnYield = Box<dyn FnMut(CpuId) -> Yielded>;
+
 /// What the host offers, and whom it has off a CPU. One per test, as each test is a thread.
 #[derive(Default)]
 struct Host {
@@ -26,7 +29,7 @@ struct Host {
     relaxed: Cell<u64>,
     /// Called by `relax`, `yield_to`.
     on_relax: RefCell<Option<Box<dyn FnMut()>>>,
-    on_yield: RefCell<Option<Box<dyn FnMut(CpuId) -> Yielded>>>,
+    on_yield: RefCell<Option<OnYield>>,
 }
 
 thread_local! {
