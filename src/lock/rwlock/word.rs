@@ -46,7 +46,7 @@ const UNKNOWN: u16 = u16::MAX;
 /// Readers at most. As many newcomers again, one for each CPU at most, may be in the count and never spill over.
 pub(crate) const MOST_READERS: u64 = 0x1fff;
 
-static_assertions::const_assert!(crate::cpu::MAX_CPUS as u64 + MOST_READERS < READERS / READER);
+static_assertions::const_assert!(crate::cpu::MAX_CPUS as u64 + MOST_READERS + 1 < READERS / READER);
 
 /// A value of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Snapshot {
         match want {
             Want::Read => self.0 & (WRITER | UPGRADER) != 0 || self.readers() >= MOST_READERS,
             Want::ReadAgain => self.has_writer() || self.readers() >= MOST_READERS,
-            Want::Upgradable => self.0 & (WRITER | UPGRADER | UPGRADABLE) != 0,
+            Want::Upgradable => self.0 & (WRITER | UPGRADER | UPGRADABLE) != 0 || self.readers() >= MOST_READERS,
             Want::Write => self.is_held(),
             Want::Upgrade => self.readers() > 0,
         }
