@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 
 use loom::sync::Arc;
 use loom::thread;
-use model::{Halts, Host, ModelParker, Protected, Spins, Spurious, model, on_cpu, parks_in};
+use model::{Halts, Host, ModelParker, Protected, RunsAfterParking, Spins, Spurious, model, on_cpu, parks_in};
 use pvlock::lock::{Condvar, HaltParker, Mutex, Parker, RawMutex};
 
 type Shared<P> = Arc<(RawMutex<P>, Protected)>;
@@ -80,6 +80,51 @@ fn a_sleeper_is_woken_in_vain_at_most_so_often() {
         }
     }
     parks_in(|| model(1, || contend::<ModelParker<Halts>>(&[Some(0), Some(1)], hog_or_once, 6)));
+}
+
+#[test]
+fn a_woken_sleeper_spins_for_an_owner_that_runs() {
+    fn twice<P: Parker>(shared: &Shared<P>) {
+        section(shared);
+        section(shared);
+    }
+    parks_in(|| model(2, || contend::<ModelParker<RunsAfterParking>>(&[Some(0), Some(1)], twice, 4)));
+    parks_in(|| model(1, || contend::<ModelParker<RunsAfterParking>>(&[Some(0), Some(1), Some(2)], section, 3)));
+}
+
+#[test]
+fn a_woken_sleeper_that_takes_the_mutex_leaves_word_of_the_others() {
+    parks_in(|| {
+        model(1, || {
+            let shared: Shared<ModelParker<RunsAfterParking>> = Arc::new((RawMutex::new(), Protected::new()));
+            on_cpu(Some(0), || shared.0.lock());
+            let sleeper = |cpu| {
+                let shared = shared.clone();
+                thread::spawn(move || on_cpu(Some(cpu), || section(&shared)))
+            };
+            let threads = [sleeper(1), sleeper(2)];
+            for _ in 0..3 {
+                thread::yield_now();
+            }
+            // SAFETY: locked above.
+            on_cpu(Some(0), || unsafe { shared.0.unlock() });
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            assert_eq!(shared.1.get(), 2);
+            assert!(shared.0.is_quiet(), "the mutex is not as new: {:?}", shared.0);
+        });
+    });
+}
+
+#[test]
+fn a_woken_sleeper_may_be_handed_the_mutex_while_it_spins() {
+    /// The first task takes the mutex again and again; the other one spins once it has slept, and asks for the mutex.
+    fn hog_or_once<P: Parker>(shared: &Shared<P>) {
+        let hogs = P::current().is_some_and(|task| task.get() == 1);
+        for _ in 0..if hogs { 4 } else { 1 } {
+            section(shared);
+        }
+    }
+    parks_in(|| model(2, || contend::<ModelParker<RunsAfterParking>>(&[Some(0), Some(1)], hog_or_once, 5)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl<P: Parker> Condvar<P> {
     /// and returns, as if notified.
     ///
     /// # Panics
-    /// As [`RawMutex::lock`](super::RawMutex::lock).
+    /// In debug builds, when the mutex is not held by the calling task.
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T, P>) -> MutexGuard<'a, T, P> {
         // SAFETY: the guard, which is kept, says that the mutex is held by the caller.
@@ -76,8 +76,7 @@ impl<P: Parker> Condvar<P> {
                 P::Cpu::relax();
             }
         }
-        core::mem::forget(held_again);
-        mutex.lock();
+        drop(held_again);
     }
 
     /// Waits as long as `condition` is true of the data.
@@ -105,12 +104,12 @@ impl<P: Parker> Condvar<P> {
     /// Wakes all tasks that wait when it is called. Returns how many. May be called from an interrupt handler.
     pub fn notify_all(&self) -> usize {
         // Who waits again while this goes on comes after the last of them.
-        let last = self.list.with(|list| list.last());
+        let Some(last) = self.list.with(|list| list.last()) else { return 0 };
         let mut woken = 0;
         while let Some(task) = self.list.with(|list| list.take_first()) {
             P::unpark(task);
             woken += 1;
-            if Some(task) == last {
+            if task == last {
                 break;
             }
         }
@@ -130,7 +129,8 @@ struct HeldAgain<'a, P: Parker>(&'a RawMutex<P>);
 
 impl<P: Parker> Drop for HeldAgain<'_, P> {
     fn drop(&mut self) {
-        self.0.lock();
+        // Whether it may be locked here was asked when it was locked before; a panic now would leave its holder without it.
+        self.0.lock_as(P::current());
     }
 }
 

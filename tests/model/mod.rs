@@ -22,6 +22,10 @@ pub trait Host: 'static {
     fn returns_at_once() -> bool {
         false
     }
+    /// Whether the others read as preempted to the caller at this moment, where they can.
+    fn preempted() -> bool {
+        true
+    }
     /// Called by every waiter in every round: an interrupt, for instance.
     fn relax() {}
     /// What a directed yield does besides letting the others run.
@@ -36,6 +40,15 @@ impl Host for Spins {}
 pub struct Halts;
 impl Host for Halts {
     const HALTS: bool = true;
+}
+
+/// As [`Halts`], but everybody reads as running to those who have been parked.
+pub struct RunsAfterParking;
+impl Host for RunsAfterParking {
+    const HALTS: bool = true;
+    fn preempted() -> bool {
+        !HAS_PARKED.with(Cell::get)
+    }
 }
 
 /// As [`Halts`], but every other halt of a CPU returns for no reason.
@@ -70,6 +83,7 @@ loom::lazy_static! {
 loom::thread_local! {
     static ME: Cell<Option<CpuId>> = Cell::new(None);
     static IRQS: Cell<bool> = Cell::new(false);
+    static HAS_PARKED: Cell<bool> = Cell::new(false);
     static EVERY_OTHER: Cell<bool> = Cell::new(false);
 }
 
@@ -106,7 +120,7 @@ impl<H: Host> Hypervisor for Model<H> {
         H::SEES
     }
     fn is_preempted(_: CpuId) -> bool {
-        H::SEES && (H::HALTS || H::YIELDS)
+        H::SEES && (H::HALTS || H::YIELDS) && H::preempted()
     }
     fn can_yield() -> bool {
         H::YIELDS
@@ -220,6 +234,7 @@ impl<H: Host> Parker for ModelParker<H> {
             unparked = wake.wait(unparked).unwrap();
         }
         *unparked = false;
+        HAS_PARKED.with(|has| has.set(true));
     }
     fn unpark(task: TaskId) {
         let (unparked, wake) = &UNPARKED[task.get() as usize - 1];

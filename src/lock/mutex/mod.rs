@@ -26,7 +26,7 @@ use word::{Locker, Unlocked, Word};
 /// `lock` is Acquire and `unlock` is Release: what one holder wrote before unlocking, the next one sees.
 ///
 /// Code without a task ([`Parker::current`] is `None`) spins, and takes the mutex as "owner unknown". An interrupt handler must not wait
-/// for a mutex that the task which it interrupted may hold; it may try.
+/// for a mutex that any task takes: the owner may be one that its CPU has interrupted or descheduled. It may try.
 #[repr(C)]
 pub struct RawMutex<P: Parker> {
     word: Word,
@@ -54,6 +54,12 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_lockable(task);
         }
+        self.lock_as(task);
+    }
+
+    /// Acquires the mutex for `task`, which runs here.
+    #[inline]
+    pub(super) fn lock_as(&self, task: Option<TaskId>) {
         if !self.word.lock(Locker::new(task)) {
             slow::lock_slow(self);
         }
@@ -79,7 +85,7 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.unlock() == Unlocked::Sleepers {
+        if self.word.unlock(Locker::new(P::current())) == Unlocked::Sleepers {
             slow::unlock_slow(self);
         }
     }
@@ -99,7 +105,7 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.snapshot().has_sleepers() || self.word.unlock() == Unlocked::Sleepers {
+        if self.word.snapshot().has_sleepers() || self.word.unlock(Locker::new(P::current())) == Unlocked::Sleepers {
             slow::unlock_fair_slow(self);
         }
     }

@@ -1,12 +1,15 @@
 //! The mutex's slow paths: spinning while that may help, sleeping otherwise, and waking the next.
 //!
 //! ```text
-//!   lock ── fails ──▶ spinner: waits in the OSQ, then spins for the owner
-//!                        │ the owner does not run, or its vCPU is preempted; this CPU has other work; the lock is promised
+//!   lock ── fails ──▶ newcomer: spins for the owner, and tries now and then
+//!                        │ its rounds are spent, or others spin
 //!                        ▼
+//!                     spinner: waits in the OSQ, then spins for the owner
+//!                        │ the owner does not run, or its vCPU is preempted; this CPU has other work; the lock is promised
+//!                        ▼           (a newcomer goes there directly for these reasons)
 //!                     sleeper: in the list; announces itself, looks once more, parks
-//!                        │ woken, the lock is taken: parks again; the first in the list that has woken in vain
-//!                        │ VAIN_WAKES times asks for the lock to be handed over
+//!                        │ woken as the first in the list: spins for the owner, and asks for the lock to be handed over after HEAD_ROUNDS
+//!                        │ rounds; for the same reasons as above parks again, and asks after VAIN_WAKES wakes in vain
 //!                        ▼
 //!                     owner
 //! ```
@@ -18,20 +21,21 @@
 //!   spinlock(list) { push; [RmW] waiters = 1 }   [RmW] word: (t,0,0) -> (0,0,0)   fails once waiters = 1:
 //!   spinlock(list) { [RmW] woken = 0;              spinlock(list) { [RmW] owner = 0, woken = 1; who is first? }
 //!                    [RmW] take, if free }         unpark(first)
-//!   park()  (unparks are kept)                   with woken = 1 it may free the lock without more: the look is still to come
+//!   park()  (unparks are kept)                   with woken = 1 it may free the lock without more: the look is still to come,
+//!                                                also if the sleeper spins before it
 //! ```
 //!
-//! Bound: a sleeper is woken in vain at most `VAIN_WAKES` times once it is first in the list; then nobody passes it. Every sleeper becomes
-//! first after those before it.
+//! Bound: a sleeper that is first in the list is woken in vain at most `VAIN_WAKES` times, and passed for at most `HEAD_ROUNDS` rounds of its
+//! own spinning; then nobody passes it. Every sleeper becomes first after those before it.
 
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
-use super::super::wait_list::{List, Place};
+use super::super::wait_list::{List, Place, Queued};
 use super::RawMutex;
 use super::word::{Locker, Others, Turn};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
-use crate::wait::budget::VAIN_WAKES;
+use crate::wait::budget::{HEAD_ROUNDS, MUTEX_NEWCOMER_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, VAIN_WAKES};
 use crate::wait::drive::{self, Waited};
 use crate::wait::{Abilities, Seen, Step, Waiter};
 
@@ -42,7 +46,8 @@ pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>) {
     count(P::Cpu::current(), Counter::SlowPath);
     let task = P::current();
     let me = Locker::new(task);
-    if spin(mutex, me) {
+    // It may be free, and only its flags in the way of the fast path.
+    if mutex.word.take(me) || spin(mutex, me) {
         return;
     }
     match task {
@@ -95,40 +100,74 @@ fn wake<P: Parker>(woken: Option<TaskId>) {
     }
 }
 
-/// Spins while the owner runs. `true`: the mutex is taken.
+/// How a spin ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spun {
+    /// The mutex is the caller's.
+    Taken,
+    /// The caller has it to sleep: the owner does not run, the mutex is promised to somebody else, or this CPU has other work.
+    Sleep,
+    /// The rounds are spent, or `stops` said so.
+    Spent,
+}
+
+/// Spins while the owner runs: as a newcomer, then as head of the queue of spinners. `true`: the mutex is taken.
 fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
     P::Cpu::preempt_disable();
-    let mut taken = false;
-    if let Some(token) = mutex.osq.lock(|| false) {
-        taken = spin_as_head(mutex, me);
+    let mut spun = spin_for_owner(mutex, me, Turn::Later, MUTEX_NEWCOMER_ROUNDS, || mutex.osq.is_locked());
+    if spun == Spun::Spent
+        && let Some(token) = mutex.osq.lock(|| false)
+    {
+        count(P::Cpu::current(), Counter::OptimisticSpin);
+        spun = spin_for_owner(mutex, me, Turn::Later, u32::MAX, || false);
         mutex.osq.unlock(token);
     }
     P::Cpu::preempt_enable();
-    taken
+    spun == Spun::Taken
 }
 
-fn spin_as_head<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
+/// Spins for at most `rounds` while the owner runs, and tries for the mutex at growing distances: each try takes its line away from the owner.
+///
+/// Called with preemption disabled.
+fn spin_for_owner<P: Parker>(
+    mutex: &RawMutex<P>,
+    me: Locker,
+    turn: Turn,
+    rounds: u32,
+    stops: impl Fn() -> bool,
+) -> Spun {
     // The waiting policy says when it would give the CPU away; this waiter then sleeps.
     const SLEEPS: Abilities = Abilities { yields: false, yields_first: 0, halts: true };
     let mut waiter = Waiter::default();
     let cpu = P::Cpu::current();
-    count(cpu, Counter::OptimisticSpin);
+    let mut now = mutex.word.snapshot();
+    let (mut gap, mut until_try) = (TRY_GAP_MIN, TRY_GAP_MIN);
     loop {
-        let now = mutex.word.snapshot();
-        if now.is_open() && mutex.word.take(me) {
-            return true;
+        if until_try == 0 {
+            now = mutex.word.snapshot();
+            if (now.is_open() && mutex.word.take(me)) || (turn == Turn::First && mutex.word.take_promised(me)) {
+                return Spun::Taken;
+            }
+            if now.hands_over() && turn != Turn::First {
+                return Spun::Sleep;
+            }
+            if waiter.rounds() >= rounds || stops() {
+                return Spun::Spent;
+            }
+            gap = (gap * 2).min(TRY_GAP_MAX);
+            until_try = gap;
         }
-        if now.hands_over() {
-            return false;
-        }
+        until_try -= 1;
         let see = || match now.owner().map(|owner| worth_spinning::<P>(owner, cpu)) {
+            // Free: the next try may get it.
+            None if now.is_free() => Seen::Running,
             Some(Some(true)) => Seen::Running,
             Some(Some(false)) => Seen::Preempted,
             Some(None) | None => Seen::Unknown,
         };
         if waiter.next(|| (see(), SLEEPS)) != Step::Pause || P::Cpu::need_resched() {
             count(cpu, if P::Cpu::need_resched() { Counter::SpinResched } else { Counter::SpinPreempted });
-            return false;
+            return Spun::Sleep;
         }
         P::Cpu::relax();
         spin_loop();
@@ -141,6 +180,9 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
         let mut vain_wakes = 0;
         let mut parked = false;
         loop {
+            if parked && spin_as_first(mutex, queued, me) {
+                return;
+            }
             let taken = queued.with(|list, place| {
                 let turn = match place {
                     // Only the owner takes sleepers out, and only by giving them the mutex.
@@ -175,12 +217,41 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
     });
 }
 
+/// Spins as the first of the sleepers, which has been woken, while the owner runs; with the right to it once it was passed for long.
+/// `true`: the mutex is taken, and the caller out of the list.
+fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me: Locker) -> bool {
+    if !queued.with(|_, place| place == Place::First) {
+        return false;
+    }
+    P::Cpu::preempt_disable();
+    let given = || mutex.word.snapshot().is_owned_by(me);
+    let mut spun = spin_for_owner(mutex, me, Turn::First, HEAD_ROUNDS, given);
+    if spun == Spun::Spent {
+        queued.with(|_, place| {
+            if place == Place::First {
+                mutex.word.ask_for_hand_over();
+            }
+        });
+        spun = spin_for_owner(mutex, me, Turn::First, u32::MAX, given);
+    }
+    if spun == Spun::Taken {
+        queued.with(|list, _| {
+            queued.leave(list);
+            mutex.word.settle(if list.is_empty() { Others::None } else { Others::Sleep });
+        });
+    }
+    P::Cpu::preempt_enable();
+    spun == Spun::Taken
+}
+
 /// Waits where there is no task to put to sleep, or it may not: in early boot, in an interrupt.
 fn without_sleep<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
     let mut waiter = Waiter::default();
     let mut waited = Owner(mutex);
     while !mutex.word.take(me) {
+        P::Cpu::preempt_disable();
         drive::round::<P::Cpu, _>(&mut waiter, &mut waited, P::Cpu::current(), &mut None);
+        P::Cpu::preempt_enable();
     }
 }
 
