@@ -1,5 +1,6 @@
 //! Carries out what a [`Waiter`] decides: pauses, yields to a confirmed target, halts without losing a wake-up.
 
+use super::budget::UNKNOWN_ROUNDS;
 use super::{Abilities, Seen, Step, Waiter};
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::{Hypervisor, Yielded};
@@ -18,6 +19,11 @@ pub(crate) trait Waited {
     ///
     /// The publication and the end of the wait are read-modify-writes of one word, so one of the two sees the other.
     fn publish_halt(&self, me: CpuId) -> bool;
+
+    /// Rounds for which somebody of unknown state is trusted to run; then the waiter halts, where it can.
+    fn trust(&self) -> u32 {
+        UNKNOWN_ROUNDS
+    }
 
     /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.
     const HALTS: bool;
@@ -41,7 +47,7 @@ pub(crate) fn round<C: Cpu, W: Waited>(
     let mut target = None;
     let step = waiter.next(|| {
         target = waited.target();
-        (see::<C>(me, target), abilities::<C, W>(me, polls))
+        (see::<C>(me, target), abilities::<C, W>(me, polls, waited.trust()))
     });
     match (step, me, target) {
         (Step::Yield, Some(me), Some(target)) => {
@@ -90,8 +96,8 @@ fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
     }
 }
 
-fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
-    let Some(me) = me else { return Abilities { yields: false, yields_first: 0, halts: false } };
+fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool, trust: u32) -> Abilities {
+    let Some(me) = me else { return Abilities { yields: false, yields_first: 0, halts: false, trust } };
     let halts = W::HALTS
         && !polls
         && C::Hypervisor::can_halt()
@@ -102,6 +108,7 @@ fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
         yields: C::Hypervisor::can_yield() && (W::YIELDS_FIRST || !halts),
         yields_first: C::Hypervisor::YIELDS_BEFORE_HALT,
         halts,
+        trust,
     }
 }
 

@@ -5,7 +5,7 @@
 //! | who is waited for | so far | step |
 //! |---|---|---|
 //! | runs | | pause |
-//! | unknown | fewer than `UNKNOWN_ROUNDS` rounds | pause |
+//! | unknown | fewer than the trusted number of rounds | pause |
 //! | unknown | more, and this CPU can halt | halt |
 //! | preempted | fewer than `YIELDS_BEFORE_HALT` yields since it last ran | yield to it |
 //! | preempted | else, and this CPU can halt | halt |
@@ -23,7 +23,7 @@ pub(crate) mod drive;
 pub(crate) mod undercommit;
 
 use crate::hypervisor::Yielded;
-use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, UNKNOWN_ROUNDS, YIELD_SETTLES};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, YIELD_SETTLES};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(crate) struct Abilities {
     pub(crate) yields_first: u32,
     /// This CPU may halt here and will be kicked.
     pub(crate) halts: bool,
+    /// Rounds for which somebody of unknown state is trusted to run.
+    pub(crate) trust: u32,
 }
 
 /// What to do next.
@@ -106,7 +108,7 @@ impl Waiter {
                 self.fruitless = 0;
                 Step::Pause
             }
-            Seen::Unknown if can.halts && self.rounds >= UNKNOWN_ROUNDS => Step::Halt,
+            Seen::Unknown if can.halts && self.rounds >= can.trust => Step::Halt,
             Seen::Unknown => Step::Pause,
             Seen::Preempted if may_yield && self.yields < can.yields_first => Step::Yield,
             Seen::Preempted if can.halts => Step::Halt,
@@ -138,11 +140,12 @@ impl Waiter {
 
 #[cfg(all(test, not(pvlock_loom)))]
 mod tests {
+    use super::budget::UNKNOWN_ROUNDS;
     use super::*;
 
-    const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true };
-    const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false };
-    const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false };
+    const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true, trust: UNKNOWN_ROUNDS };
+    const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
+    const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
 
     fn steps(w: &mut Waiter, rounds: u32, seen: Seen, can: Abilities, outcome: Yielded) -> (u32, u32) {
         let (mut yields, mut halts) = (0, 0);

@@ -35,7 +35,7 @@ use super::word::{Locker, Others, Turn};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
-use crate::wait::budget::{HEAD_ROUNDS, MUTEX_NEWCOMER_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, VAIN_WAKES};
+use crate::wait::budget::{HEAD_ROUNDS, MUTEX_NEWCOMER_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, UNKNOWN_ROUNDS, VAIN_WAKES};
 use crate::wait::drive::{self, Waited};
 use crate::wait::{Abilities, Seen, Step, Waiter};
 
@@ -137,7 +137,7 @@ fn spin_for_owner<P: Parker>(
     stops: impl Fn() -> bool,
 ) -> Spun {
     // The waiting policy says when it would give the CPU away; this waiter then sleeps.
-    const SLEEPS: Abilities = Abilities { yields: false, yields_first: 0, halts: true };
+    const SLEEPS: Abilities = Abilities { yields: false, yields_first: 0, halts: true, trust: UNKNOWN_ROUNDS };
     let mut waiter = Waiter::default();
     let cpu = P::Cpu::current();
     let mut now = mutex.word.snapshot();

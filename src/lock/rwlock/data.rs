@@ -14,8 +14,9 @@ use crate::sync::const_fn;
 /// Data that many CPUs may read or one may write, under a queued paravirtual lock ([`RawRwLock`] says how it waits).
 ///
 /// `C` names the kernel ([`Cpu`]). `R` and `W` say what happens to the CPU while the lock is held for reading, and for writing
-/// ([`Guard`]): nothing by default. A lock that interrupt handlers read takes `NoGuard` and [`IrqSave`](crate::guard::IrqSave), and
-/// [`read_recursive`](Self::read_recursive) in the handlers.
+/// ([`Guard`]): nothing by default. A lock that interrupt handlers read takes [`IrqSave`](crate::guard::IrqSave) for `W`, and
+/// [`read_recursive`](Self::read_recursive) in the handlers; `R` may be `NoGuard`, but in a kernel that preempts tasks it is
+/// [`NoPreempt`](crate::guard::NoPreempt): else a reader is descheduled by a task that waits to write with interrupts off, for ever.
 ///
 /// ```
 /// use pvlock::{Cpu, CpuId, RwLock};

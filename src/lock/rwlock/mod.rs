@@ -25,7 +25,7 @@ use word::{Want, Word};
 /// - Waiters queue, readers and writers alike, so neither side starves: a newcomer may pass the head of the queue for about 1000 rounds
 ///   of the head's own spinning at most, and not at all once the head has given its CPU away.
 /// - Who waits for a preempted writer yields to it, at last halts. Who waits for readers does not know them: it spins for about
-///   a millisecond at most, then halts where it can.
+///   1000 rounds, then halts where it can.
 /// - One *upgradable* reader may be among the readers, who can become the writer without letting another writer in between.
 ///
 /// Locking is Acquire and unlocking is Release: what a writer wrote before it unlocked, later holders see.
@@ -56,7 +56,7 @@ impl<C: Cpu> RawRwLock<C> {
     /// Acquires a share for reading, waiting as long as it takes.
     #[inline]
     pub fn read(&self) {
-        if !self.try_read() {
+        if !shared::<C>(self.word.read()) {
             slow::lock_slow::<C>(&self.word, &self.queue, Want::Read);
         }
     }
@@ -65,14 +65,15 @@ impl<C: Cpu> RawRwLock<C> {
     #[inline]
     #[must_use]
     pub fn try_read(&self) -> bool {
-        shared::<C>(self.word.read())
+        // The look comes first since a share that is refused holds up a writer, for the time that it takes to give it back.
+        self.word.may_read() && shared::<C>(self.word.read())
     }
 
     /// As [`read`](Self::read), past those who wait: for who may hold a share already, and for interrupt handlers. It waits for a writer
     /// only, and never halts. Used much, it starves writers.
     #[inline]
     pub fn read_recursive(&self) {
-        if !self.try_read_recursive() {
+        if !shared::<C>(self.word.read_again()) {
             slow::read_again_slow::<C>(&self.word);
         }
     }
@@ -81,7 +82,7 @@ impl<C: Cpu> RawRwLock<C> {
     #[inline]
     #[must_use]
     pub fn try_read_recursive(&self) -> bool {
-        shared::<C>(self.word.read_again())
+        !self.word.snapshot().has_writer() && shared::<C>(self.word.read_again())
     }
 
     /// Acquires the upgradable share, waiting as long as it takes: it excludes writers and other upgradable readers.
@@ -185,8 +186,10 @@ impl<C: Cpu> RawRwLock<C> {
 
     /// Makes the upgradable reader the writer, waiting until the other readers have gone; no new ones come in meanwhile.
     ///
+    /// A caller that holds another share as well waits for itself for ever.
+    ///
     /// # Safety
-    /// The upgradable share is held by the caller, who holds no other share.
+    /// The upgradable share is held, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn upgrade(&self) {
         self.expect("upgradable reading", word::Snapshot::is_upgradable);

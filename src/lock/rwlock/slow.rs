@@ -26,7 +26,7 @@ use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
 use crate::wait::Waiter;
-use crate::wait::budget::{FIRST_PAUSES, HEAD_ROUNDS, LOOK_EVERY, NEWCOMER_ROUNDS};
+use crate::wait::budget::{FIRST_PAUSES, HEAD_ROUNDS, LOOK_EVERY, NEWCOMER_ROUNDS, READER_TRUST};
 use crate::wait::drive::{self, Waited};
 
 /// Acquires what `want` wants after a first attempt failed.
@@ -139,6 +139,11 @@ impl Waited for Turn<'_> {
     /// Who the readers are is not known; a waiter then spins for a bounded time and halts.
     fn target(&self) -> Option<CpuId> {
         self.word.snapshot().writer()
+    }
+
+    /// Of a writer without a number too: what is unknown looks alike.
+    fn trust(&self) -> u32 {
+        READER_TRUST
     }
 
     fn commit(&mut self) {

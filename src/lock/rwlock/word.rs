@@ -43,7 +43,8 @@ const UPGRADABLE: u64 = 1 << 63;
 /// The CPU fields of somebody without a number, or who does not halt.
 const UNKNOWN: u16 = u16::MAX;
 
-/// Readers at most. As many newcomers again, one for each CPU at most, may be in the count and never spill over.
+/// Readers at most. The count has room for as many again, since it also counts the newcomers that are about to find out that they may not enter:
+/// on each CPU one, and those that interrupted it.
 pub(crate) const MOST_READERS: u64 = 0x1fff;
 
 static_assertions::const_assert!(crate::cpu::MAX_CPUS as u64 + MOST_READERS + 1 < READERS / READER);
@@ -158,6 +159,13 @@ impl Word {
         self.enter(WRITER)
     }
 
+    /// Whether [`read`](Self::read) would let the caller in. A hint.
+    #[inline]
+    pub(crate) fn may_read(&self) -> bool {
+        let now = self.snapshot();
+        now.0 & (WRITER | UPGRADER | CLOSED) == 0 && now.readers() < MOST_READERS
+    }
+
     #[inline]
     fn enter(&self, barred_by: u64) -> Result<(), Option<CpuId>> {
         // ORDERING: Acquire, pair RW-HANDOVER: what the last writer wrote.
@@ -224,8 +232,10 @@ impl Word {
     pub(crate) fn release_read(&self) -> Option<CpuId> {
         // ORDERING: Release, pair RW-HANDOVER: the next writer comes after our reads.
         let before = Snapshot(self.0.fetch_sub(READER, Ordering::Release));
-        // Beside a writer it was a newcomer's share; the writer's release will kick.
-        let ends_a_wait = before.readers() == 1 || before.readers() == MOST_READERS;
+        // Beside a writer it was a newcomer's share; the writer's release will kick. While the upgradable reader does not wait, only its own
+        // release ends a wait for all readers.
+        let last = before.readers() == 1 && (!before.is_upgradable() || before.0 & UPGRADER != 0);
+        let ends_a_wait = last || before.readers() == MOST_READERS;
         if ends_a_wait && !before.has_writer() { before.to_kick() } else { None }
     }
 
@@ -324,6 +334,21 @@ mod tests {
         assert_eq!(word.release_write(), Some(head));
         assert!(word.take_turn(Want::Read, Some(head)));
         assert_eq!((word.snapshot().readers(), word.release_read()), (1, None));
+        assert!(word.is_quiet());
+    }
+
+    #[test]
+    fn readers_beside_an_upgradable_one_do_not_kick_the_head() {
+        let (word, head) = (Word::new(), cpu(3));
+        assert!(word.upgradable() && word.read().is_ok());
+        word.close();
+        assert!(word.publish_halt(Want::Write, head));
+        assert!(!word.may_read());
+        assert_eq!(word.release_read(), None);
+        assert_eq!(word.read(), Err(None), "nor do refused newcomers");
+        assert_eq!(word.release_upgradable(), Some(head));
+        assert!(word.take_turn(Want::Write, Some(head)));
+        word.release_write();
         assert!(word.is_quiet());
     }
 
