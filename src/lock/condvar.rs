@@ -130,7 +130,7 @@ struct HeldAgain<'a, P: Parker>(&'a RawMutex<P>);
 impl<P: Parker> Drop for HeldAgain<'_, P> {
     fn drop(&mut self) {
         // Whether it may be locked here was asked when it was locked before; a panic now would leave its holder without it.
-        self.0.lock_as(P::current());
+        let _ = self.0.lock_as(P::current());
     }
 }
 

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use super::RawMutex;
+use super::word::Held;
 use crate::lock::parker::{Parker, TaskId};
 use crate::sync::const_fn;
 
@@ -66,14 +67,13 @@ impl<T: ?Sized, P: Parker> Mutex<T, P> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, P> {
-        self.raw.lock();
-        MutexGuard::new(self)
+        MutexGuard::new(self, self.raw.lock_checked())
     }
 
     /// Acquires the mutex if it is neither held nor promised to a sleeper.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, P>> {
-        self.raw.try_lock().then(|| MutexGuard::new(self))
+        self.raw.try_lock_as(P::current()).map(|held| MutexGuard::new(self, held))
     }
 
     /// Whether somebody holds the mutex; a hint.
@@ -133,6 +133,7 @@ impl<T, P: Parker> From<T> for Mutex<T, P> {
 #[must_use = "the mutex is released when the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized, P: Parker> {
     mutex: &'a Mutex<T, P>,
+    held: Held,
     // Access to a `T` as by `&mut T`, and not `Send`.
     _data: PhantomData<(&'a mut T, *const ())>,
 }
@@ -143,8 +144,8 @@ unsafe impl<T: ?Sized + Sync, P: Parker> Sync for MutexGuard<'_, T, P> {}
 impl<'a, T: ?Sized, P: Parker> MutexGuard<'a, T, P> {
     // INVARIANT: the mutex is held.
     #[inline]
-    pub(crate) fn new(mutex: &'a Mutex<T, P>) -> Self {
-        Self { mutex, _data: PhantomData }
+    pub(crate) fn new(mutex: &'a Mutex<T, P>, held: Held) -> Self {
+        Self { mutex, held, _data: PhantomData }
     }
 
     /// Releases the mutex as [`RawMutex::unlock_fair`] does.
@@ -183,7 +184,7 @@ impl<T: ?Sized, P: Parker> Drop for MutexGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the guard holds the mutex and is going.
-        unsafe { self.mutex.raw.unlock() };
+        unsafe { self.mutex.raw.unlock_held(self.held) };
     }
 }
 

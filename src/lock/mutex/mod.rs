@@ -13,7 +13,7 @@ use super::parker::{Parker, TaskId};
 use super::wait_list::WaitList;
 use crate::cpu::{Cpu, CpuId};
 use crate::sync::const_fn;
-use word::{Locker, Unlocked, Word};
+use word::{Held, Locker, Unlocked, Word};
 
 /// A mutex for tasks that may sleep; 40 bytes. It holds no data: see [`Mutex`](super::Mutex).
 ///
@@ -50,18 +50,26 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) {
+        let _ = self.lock_checked();
+    }
+
+    /// As [`lock`](Self::lock), and what it returns makes unlocking quicker.
+    #[inline]
+    #[track_caller]
+    pub(super) fn lock_checked(&self) -> Held {
         let task = P::current();
         if cfg!(debug_assertions) {
             self.expect_lockable(task);
         }
-        self.lock_as(task);
+        self.lock_as(task)
     }
 
-    /// Acquires the mutex for `task`, which runs here.
+    /// Acquires the mutex for `task`, which runs here. What it returns makes unlocking quicker.
     #[inline]
-    pub(super) fn lock_as(&self, task: Option<TaskId>) {
-        if !self.word.lock(Locker::new(task)) {
-            slow::lock_slow(self);
+    pub(in crate::lock) fn lock_as(&self, task: Option<TaskId>) -> Held {
+        match self.word.lock(Locker::new(task)) {
+            Some(held) => held,
+            None => slow::lock_slow(self),
         }
     }
 
@@ -69,8 +77,13 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     #[must_use]
     pub fn try_lock(&self) -> bool {
-        let me = Locker::new(P::current());
-        self.word.lock(me) || (self.word.snapshot().is_open() && self.word.take(me))
+        self.try_lock_as(P::current()).is_some()
+    }
+
+    #[inline]
+    pub(super) fn try_lock_as(&self, task: Option<TaskId>) -> Option<Held> {
+        let me = Locker::new(task);
+        self.word.lock(me).or_else(|| self.word.take(me))
     }
 
     /// Releases the mutex, and wakes the first sleeper, if there is one. The mutex is not touched after that: its memory may be gone.
@@ -82,10 +95,20 @@ impl<P: Parker> RawMutex<P> {
     /// The mutex is held, and the caller is entitled to end that hold.
     #[inline]
     pub unsafe fn unlock(&self) {
+        // SAFETY: as the caller says.
+        unsafe { self.unlock_held(Held::by(Locker::new(P::current()))) }
+    }
+
+    /// As [`unlock`](Self::unlock), by who knows how the mutex was locked.
+    ///
+    /// # Safety
+    /// As [`unlock`](Self::unlock).
+    #[inline]
+    pub(super) unsafe fn unlock_held(&self, held: Held) {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.unlock(Locker::new(P::current())) == Unlocked::Sleepers {
+        if self.word.unlock(held) == Unlocked::Sleepers {
             slow::unlock_slow(self);
         }
     }
@@ -105,7 +128,7 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.snapshot().has_sleepers() || self.word.unlock(Locker::new(P::current())) == Unlocked::Sleepers {
+        if self.word.snapshot().has_sleepers() || self.word.unlock(self.word.held()) == Unlocked::Sleepers {
             slow::unlock_fair_slow(self);
         }
     }

@@ -31,7 +31,7 @@
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
 use super::super::wait_list::{List, Place, Queued};
 use super::RawMutex;
-use super::word::{Locker, Others, Turn};
+use super::word::{Held, Locker, Others, Turn};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
@@ -42,13 +42,13 @@ use crate::wait::{Abilities, Seen, Step, Waiter};
 /// Acquires the mutex after a failed first attempt.
 #[cold]
 #[inline(never)]
-pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>) {
+pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>) -> Held {
     count(P::Cpu::current(), Counter::SlowPath);
     let task = P::current();
     let me = Locker::new(task);
     // It may be free, and only its flags in the way of the fast path.
-    if mutex.word.take(me) || spin(mutex, me) {
-        return;
+    if let Some(held) = mutex.word.take(me).or_else(|| spin(mutex, me)) {
+        return held;
     }
     match task {
         Some(task) if P::may_sleep() => sleep(mutex, task, me),
@@ -104,15 +104,24 @@ fn wake<P: Parker>(woken: Option<TaskId>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spun {
     /// The mutex is the caller's.
-    Taken,
+    Taken(Held),
     /// The caller has it to sleep: the owner does not run, the mutex is promised to somebody else, or this CPU has other work.
     Sleep,
     /// The rounds are spent, or `stops` said so.
     Spent,
 }
 
-/// Spins while the owner runs: as a newcomer, then as head of the queue of spinners. `true`: the mutex is taken.
-fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
+impl Spun {
+    fn taken(self) -> Option<Held> {
+        match self {
+            Self::Taken(held) => Some(held),
+            Self::Sleep | Self::Spent => None,
+        }
+    }
+}
+
+/// Spins while the owner runs: as a newcomer, then as head of the queue of spinners.
+fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> Option<Held> {
     P::Cpu::preempt_disable();
     let mut spun = spin_for_owner(mutex, me, Turn::Later, MUTEX_NEWCOMER_ROUNDS, || mutex.osq.is_locked());
     if spun == Spun::Spent
@@ -123,7 +132,7 @@ fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
         mutex.osq.unlock(token);
     }
     P::Cpu::preempt_enable();
-    spun == Spun::Taken
+    spun.taken()
 }
 
 /// Spins for at most `rounds` while the owner runs, and tries for the mutex at growing distances: each try takes its line away from the owner.
@@ -145,8 +154,13 @@ fn spin_for_owner<P: Parker>(
     loop {
         if until_try == 0 {
             now = mutex.word.snapshot();
-            if (now.is_open() && mutex.word.take(me)) || (turn == Turn::First && mutex.word.take_promised(me)) {
-                return Spun::Taken;
+            let taken = match turn {
+                Turn::Later if now.is_open() => mutex.word.take(me),
+                Turn::First if now.is_free() => mutex.word.take_promised(me),
+                _ => None,
+            };
+            if let Some(held) = taken {
+                return Spun::Taken(held);
             }
             if now.hands_over() && turn != Turn::First {
                 return Spun::Sleep;
@@ -174,19 +188,19 @@ fn spin_for_owner<P: Parker>(
     }
 }
 
-fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
+fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) -> Held {
     let announce = |_: &_| mutex.word.announce();
     mutex.list.queue(task, announce, |queued| {
         let mut vain_wakes = 0;
         let mut parked = false;
         loop {
-            if parked && spin_as_first(mutex, queued, me) {
-                return;
+            if parked && let Some(held) = spin_as_first(mutex, queued, me) {
+                return held;
             }
             let taken = queued.with(|list, place| {
                 let turn = match place {
                     // Only the owner takes sleepers out, and only by giving them the mutex.
-                    Place::Out => return true,
+                    Place::Out => return Some(mutex.word.held()),
                     Place::First => {
                         mutex.word.awake();
                         Turn::First
@@ -195,7 +209,7 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
                 };
                 let others = if list.is_shared() { Others::Sleep } else { Others::None };
                 let taken = mutex.word.take_as_sleeper(me, turn, others);
-                if taken {
+                if taken.is_some() {
                     queued.leave(list);
                 } else if place == Place::First && parked {
                     // Only the first is woken.
@@ -207,21 +221,21 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
                 }
                 taken
             });
-            if taken {
-                return;
+            if let Some(held) = taken {
+                return held;
             }
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
             parked = true;
         }
-    });
+    })
 }
 
 /// Spins as the first of the sleepers, which has been woken, while the owner runs; with the right to it once it was passed for long.
-/// `true`: the mutex is taken, and the caller out of the list.
-fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me: Locker) -> bool {
+/// When it has the mutex it is out of the list.
+fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me: Locker) -> Option<Held> {
     if !queued.with(|_, place| place == Place::First) {
-        return false;
+        return None;
     }
     P::Cpu::preempt_disable();
     let given = || mutex.word.snapshot().is_owned_by(me);
@@ -234,21 +248,24 @@ fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me
         });
         spun = spin_for_owner(mutex, me, Turn::First, u32::MAX, given);
     }
-    if spun == Spun::Taken {
+    let held = spun.taken().map(|_| {
         queued.with(|list, _| {
             queued.leave(list);
-            mutex.word.settle(if list.is_empty() { Others::None } else { Others::Sleep });
-        });
-    }
+            mutex.word.settle(if list.is_empty() { Others::None } else { Others::Sleep })
+        })
+    });
     P::Cpu::preempt_enable();
-    spun == Spun::Taken
+    held
 }
 
 /// Waits where there is no task to put to sleep, or it may not: in early boot, in an interrupt.
-fn without_sleep<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
+fn without_sleep<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> Held {
     let mut waiter = Waiter::default();
     let mut waited = Owner(mutex);
-    while !mutex.word.take(me) {
+    loop {
+        if let Some(held) = mutex.word.take(me) {
+            return held;
+        }
         P::Cpu::preempt_disable();
         drive::round::<P::Cpu, _>(&mut waiter, &mut waited, P::Cpu::current(), &mut None);
         P::Cpu::preempt_enable();
