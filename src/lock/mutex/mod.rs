@@ -68,8 +68,8 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     pub(in crate::lock) fn lock_as(&self, task: Option<TaskId>) -> Held {
         match self.word.lock(Locker::new(task)) {
-            Some(held) => held,
-            None => slow::lock_slow(self),
+            Ok(held) => held,
+            Err(seen) => slow::lock_slow(self, task, seen),
         }
     }
 
@@ -83,7 +83,7 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     pub(super) fn try_lock_as(&self, task: Option<TaskId>) -> Option<Held> {
         let me = Locker::new(task);
-        self.word.lock(me).or_else(|| self.word.take(me))
+        self.word.lock(me).or_else(|seen| self.word.take_from(seen, me).ok_or(())).ok()
     }
 
     /// Releases the mutex, and wakes the first sleeper, if there is one. The mutex is not touched after that: its memory may be gone.

@@ -31,7 +31,7 @@
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
 use super::super::wait_list::{List, Place, Queued};
 use super::RawMutex;
-use super::word::{Held, Locker, Others, Turn};
+use super::word::{Held, Locker, Others, Snapshot, Turn};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
@@ -42,12 +42,20 @@ use crate::wait::{Abilities, Seen, Step, Waiter};
 /// Acquires the mutex after a failed first attempt.
 #[cold]
 #[inline(never)]
-pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>) -> Held {
-    count(P::Cpu::current(), Counter::SlowPath);
-    let task = P::current();
+pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>, seen: Snapshot) -> Held {
     let me = Locker::new(task);
     // It may be free, and only its flags in the way of the fast path.
-    if let Some(held) = mutex.word.take(me).or_else(|| spin(mutex, me)) {
+    if let Some(held) = mutex.word.take_from(seen, me) {
+        return held;
+    }
+    lock_held(mutex, task, me)
+}
+
+/// Waits for a mutex that somebody holds.
+#[inline(never)]
+fn lock_held<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>, me: Locker) -> Held {
+    count(P::Cpu::current(), Counter::SlowPath);
+    if let Some(held) = spin(mutex, me) {
         return held;
     }
     match task {

@@ -129,19 +129,27 @@ impl Word {
 
     /// `(0,0,0) -> (me,0,0)`.
     #[inline]
-    pub(crate) fn lock(&self, me: Locker) -> Option<Held> {
+    pub(crate) fn lock(&self, me: Locker) -> Result<Held, Snapshot> {
         // ORDERING: Acquire, pair MUTEX-HANDOVER (Release in `unlock`, `release` and `give`): we see the last critical section.
-        self.0.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Held::by(me))
+        match self.0.compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Held::by(me)),
+            Err(now) => Err(Snapshot(now)),
+        }
     }
 
     /// `(0,w,0) -> (me,w,0)`: a newcomer's or spinner's way past sleepers.
     pub(crate) fn take(&self, me: Locker) -> Option<Held> {
-        self.change(|now| now.is_open().then_some(now.0 | me.0))
+        self.take_from(self.snapshot(), me)
+    }
+
+    /// As [`take`](Self::take), by who has just seen the word.
+    pub(crate) fn take_from(&self, now: Snapshot, me: Locker) -> Option<Held> {
+        self.change(now, |now| now.is_open().then_some(now.0 | me.0))
     }
 
     /// `(0,1,h) -> (me,1,h)`, by the first sleeper, which then settles the flags.
     pub(crate) fn take_promised(&self, me: Locker) -> Option<Held> {
-        self.change(|now| now.is_free().then_some(now.0 | me.0))
+        self.change(self.snapshot(), |now| now.is_free().then_some(now.0 | me.0))
     }
 
     /// `(me,1,*) -> (me,w,0)`, by the first sleeper, which has taken the mutex and left the list. Under the list's spinlock.
@@ -154,7 +162,7 @@ impl Word {
     /// `(0,1,h) -> (me,w,0)`, by a sleeper; `first` says whether it may though the lock is promised, `others` that more sleep.
     pub(crate) fn take_as_sleeper(&self, me: Locker, place: Turn, others: Others) -> Option<Held> {
         let waiters = if others == Others::Sleep { WAITERS } else { 0 };
-        self.change(|now| match place {
+        self.change(self.snapshot(), |now| match place {
             Turn::First if now.is_free() => Some(me.0 | waiters),
             // The promise stays: it was made to somebody else.
             Turn::Later if now.is_open() => Some(me.0 | waiters),
@@ -163,14 +171,13 @@ impl Word {
     }
 
     /// Takes the mutex by what `to` makes of the word, if it makes anything of it.
-    fn change(&self, to: impl Fn(Snapshot) -> Option<usize>) -> Option<Held> {
-        let mut now = self.0.load(Ordering::Relaxed);
+    fn change(&self, mut now: Snapshot, to: impl Fn(Snapshot) -> Option<usize>) -> Option<Held> {
         loop {
-            let new = to(Snapshot(now))?;
+            let new = to(now)?;
             // ORDERING: Acquire, pair MUTEX-HANDOVER.
-            match self.0.compare_exchange_weak(now, new, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(now.0, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(Held(new)),
-                Err(other) => now = other,
+                Err(other) => now = Snapshot(other),
             }
         }
     }
@@ -274,7 +281,7 @@ mod tests {
         for task in [Some(1), Some(2), Some(4096), Some(TaskId::MAX), None] {
             let (word, task) = (Word::new(), task.map(|n| TaskId::new(n).unwrap()));
             let me = Locker::new(task);
-            assert!(word.lock(me).is_some() && word.lock(locker(7).1).is_none() && word.take(locker(7).1).is_none());
+            assert!(word.lock(me).is_ok() && word.lock(locker(7).1).is_err() && word.take(locker(7).1).is_none());
             assert_eq!((word.snapshot().is_free(), word.snapshot().owner()), (false, task));
             assert_eq!(word.unlock(Held::by(me)), Unlocked::Done);
             assert!(word.is_quiet());
@@ -289,7 +296,7 @@ mod tests {
         word.announce();
         assert_eq!(word.unlock(Held::by(me)), Unlocked::Sleepers);
         word.release(Others::Sleep);
-        assert!(word.snapshot().is_open() && word.lock(me).is_none(), "sleepers are not forgotten");
+        assert!(word.snapshot().is_open() && word.lock(me).is_err(), "sleepers are not forgotten");
         assert!(word.take(me).is_some(), "a newcomer may pass them");
         word.release(Others::Sleep);
         assert!(word.take_as_sleeper(me, Turn::Later, Others::None).is_some());
@@ -309,7 +316,7 @@ mod tests {
     fn the_first_sleeper_takes_it_on_its_own_and_settles_the_flags() {
         for (others, before) in [(Others::None, Unlocked::Done), (Others::Sleep, Unlocked::Sleepers)] {
             let (word, (_, me), (_, first)) = (Word::new(), locker(3), locker(4));
-            assert!(word.lock(me).is_some() && word.take_promised(first).is_none());
+            assert!(word.lock(me).is_ok() && word.take_promised(first).is_none());
             word.announce();
             word.ask_for_hand_over();
             word.release(Others::Sleep);
