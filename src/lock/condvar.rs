@@ -58,18 +58,14 @@ impl<P: Parker> Condvar<P> {
         // Whoever held the mutex believes so when a panic comes by: a guard would release it.
         let held_again = HeldAgain(mutex);
         match P::current() {
-            Some(task) if P::may_sleep() => self.list.queue(
-                task,
-                |_| (),
-                |queued| {
-                    // SAFETY: held, as the caller says.
-                    unsafe { mutex.unlock() };
-                    while queued.with(|_, place| place != Place::Out) {
-                        count(P::Cpu::current(), Counter::Sleep);
-                        P::park();
-                    }
-                },
-            ),
+            Some(task) if P::may_sleep() => self.list.queue(task, |queued| {
+                // SAFETY: held, as the caller says.
+                unsafe { mutex.unlock() };
+                while queued.with(|_, place| place != Place::Out) {
+                    count(P::Cpu::current(), Counter::Sleep);
+                    P::park();
+                }
+            }),
             _ => {
                 // SAFETY: held, as the caller says.
                 unsafe { mutex.unlock() };
@@ -130,7 +126,7 @@ struct HeldAgain<'a, P: Parker>(&'a RawMutex<P>);
 impl<P: Parker> Drop for HeldAgain<'_, P> {
     fn drop(&mut self) {
         // Whether it may be locked here was asked when it was locked before; a panic now would leave its holder without it.
-        let _ = self.0.lock_as(P::current());
+        self.0.lock_unasked(P::current());
     }
 }
 

@@ -10,7 +10,7 @@ use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::{AtomicU32, Ordering, spin_loop};
 
-/// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 61 bits less one value.
+/// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 62 bits less one value.
 ///
 /// An index plus one does, or the address of the task's structure divided by 8 (`address >> 3`; back by `<< 3`), if it is aligned to
 /// 8 bytes. Two tasks that live at one time have different names; the name of a task that has ended may be given again.
@@ -22,8 +22,8 @@ use crate::sync::{AtomicU32, Ordering, spin_loop};
 pub struct TaskId(NonZeroU64);
 
 impl TaskId {
-    /// The largest number. A mutex's word holds it beside three flags, and one value more for "a locker that is no task".
-    pub const MAX: u64 = (1 << 61) - 2;
+    /// The largest number. A mutex's word holds it beside two flags, and one value more for "a locker that is no task".
+    pub const MAX: u64 = (1 << 62) - 2;
 
     /// The task with this number, or `None` for 0 and above [`TaskId::MAX`].
     #[inline]

@@ -25,7 +25,9 @@ use crate::sync::const_fn;
 pub(crate) struct Sleeper {
     task: TaskId,
     linked: Cell<bool>,
+    /// The one before; of the first, the last.
     prev: Cell<*mut Sleeper>,
+    /// The one behind; null of the last.
     next: Cell<*mut Sleeper>,
     _pinned: PhantomPinned,
 }
@@ -34,7 +36,8 @@ pub(crate) struct Sleeper {
 #[derive(Debug)]
 pub(crate) struct List {
     first: *mut Sleeper,
-    last: *mut Sleeper,
+    /// Whether the first has been woken and is still about. Kept by the mutex; a new first is asleep.
+    first_is_awake: bool,
 }
 
 impl List {
@@ -51,12 +54,17 @@ impl List {
     /// Who came last.
     pub(crate) fn last(&self) -> Option<TaskId> {
         // SAFETY: as in `first`.
-        unsafe { self.last.as_ref() }.map(|sleeper| sleeper.task)
+        unsafe { self.last_sleeper() }.map(|sleeper| sleeper.task)
     }
 
-    /// Whether more than one task is in it.
-    pub(crate) fn is_shared(&self) -> bool {
-        !core::ptr::eq(self.first, self.last)
+    /// Whether the first was marked as awake.
+    pub(crate) fn first_is_awake(&self) -> bool {
+        self.first_is_awake
+    }
+
+    /// Marks the first as awake, or asleep.
+    pub(crate) fn set_first_awake(&mut self, awake: bool) {
+        self.first_is_awake = awake;
     }
 
     /// Unlinks the first; its task finds that when it looks.
@@ -68,30 +76,44 @@ impl List {
         Some(sleeper.task)
     }
 
+    /// # Safety
+    /// Under the spinlock, and the reference is not used after it or after an `unlink`.
+    unsafe fn last_sleeper(&self) -> Option<&Sleeper> {
+        // SAFETY: linked nodes are alive (invariant 2), and the caller is under the spinlock.
+        unsafe { self.first.as_ref()?.prev.get().as_ref() }
+    }
+
     fn push(&mut self, sleeper: &Sleeper) {
         let this = core::ptr::from_ref(sleeper).cast_mut();
-        sleeper.prev.set(self.last);
         sleeper.next.set(null_mut());
         // SAFETY: as in `first`.
-        match unsafe { self.last.as_ref() } {
-            Some(last) => last.next.set(this),
-            None => self.first = this,
+        match unsafe { (self.first.as_ref(), self.last_sleeper()) } {
+            (Some(first), Some(last)) => {
+                sleeper.prev.set(first.prev.replace(this));
+                last.next.set(this);
+            }
+            _ => {
+                sleeper.prev.set(this);
+                self.first = this;
+            }
         }
-        self.last = this;
         sleeper.linked.set(true);
     }
 
     fn unlink(&mut self, sleeper: &Sleeper) {
         let (prev, next) = (sleeper.prev.get(), sleeper.next.get());
-        // SAFETY: as in `first`.
-        match unsafe { prev.as_ref() } {
-            Some(prev) => prev.next.set(next),
-            None => self.first = next,
+        if core::ptr::eq(self.first, sleeper) {
+            self.first = next;
+            self.first_is_awake = false;
+        } else {
+            // SAFETY: as in `first`; who is not first has one before it.
+            unsafe { (*prev).next.set(next) };
         }
+        // Who has lost the one before it, or the first, which has lost the last.
+        let behind = if next.is_null() { self.first } else { next };
         // SAFETY: as in `first`.
-        match unsafe { next.as_ref() } {
-            Some(next) => next.prev.set(prev),
-            None => self.last = prev,
+        if let Some(behind) = unsafe { behind.as_ref() } {
+            behind.prev.set(prev);
         }
         sleeper.linked.set(false);
     }
@@ -111,7 +133,7 @@ unsafe impl<C> Sync for WaitList<C> {}
 impl<C: Cpu> WaitList<C> {
     const_fn! {
         pub(crate) const fn new() -> Self {
-            Self { lock: RawSpinLock::new(), list: UnsafeCell::new(List { first: null_mut(), last: null_mut() }) }
+            Self { lock: RawSpinLock::new(), list: UnsafeCell::new(List { first: null_mut(), first_is_awake: false }) }
         }
     }
 
@@ -129,14 +151,7 @@ impl<C: Cpu> WaitList<C> {
     }
 
     /// Puts `task` into the list, calls `sleep` with its place there, and takes it out again.
-    ///
-    /// `on_queue` runs under the spinlock when it is in the list.
-    pub(crate) fn queue<R>(
-        &self,
-        task: TaskId,
-        on_queue: impl FnOnce(&List),
-        sleep: impl FnOnce(&Queued<'_, C>) -> R,
-    ) -> R {
+    pub(crate) fn queue<R>(&self, task: TaskId, sleep: impl FnOnce(&Queued<'_, C>) -> R) -> R {
         let sleeper = pin!(Sleeper {
             task,
             linked: Cell::new(false),
@@ -146,10 +161,7 @@ impl<C: Cpu> WaitList<C> {
         });
         // From here on the node does not move, and `Queued` unlinks it before it goes.
         let queued = Queued { list: self, sleeper: sleeper.as_ref().get_ref() };
-        self.with(|list| {
-            list.push(queued.sleeper);
-            on_queue(list);
-        });
+        self.with(|list| list.push(queued.sleeper));
         sleep(&queued)
     }
 
@@ -208,5 +220,49 @@ pub(crate) enum Place {
 impl<C: Cpu> fmt::Debug for WaitList<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("WaitList")
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+
+    fn sleeper(number: u64) -> Sleeper {
+        let (prev, next) = (Cell::new(null_mut()), Cell::new(null_mut()));
+        let task = TaskId::new(number).unwrap();
+        Sleeper { task, linked: Cell::new(false), prev, next, _pinned: PhantomPinned }
+    }
+
+    fn numbers(list: &List) -> Vec<u64> {
+        // SAFETY: the nodes of the tests live longer than their lists.
+        core::iter::successors(unsafe { list.first.as_ref() }, |sleeper| unsafe { sleeper.next.get().as_ref() })
+            .map(|sleeper| sleeper.task.get())
+            .collect()
+    }
+
+    /// Every order of leaving a list of three, with one that comes again in between.
+    #[test]
+    fn the_order_of_the_others_is_kept_whoever_leaves() {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let nodes = [sleeper(1), sleeper(2), sleeper(3), sleeper(4)];
+            let mut list = List { first: null_mut(), first_is_awake: false };
+            let mut expected = vec![1, 2, 3];
+            nodes[..3].iter().for_each(|node| list.push(node));
+            for (step, leaver) in order.into_iter().enumerate() {
+                list.set_first_awake(true);
+                let was_first = list.first() == Some(nodes[leaver].task);
+                list.unlink(&nodes[leaver]);
+                assert_eq!(list.first_is_awake(), !was_first, "a new first is asleep");
+                expected.retain(|&number| number != leaver as u64 + 1);
+                if step == 1 {
+                    list.push(&nodes[3]);
+                    expected.push(4);
+                }
+                assert_eq!(numbers(&list), expected, "{order:?}");
+                assert_eq!(list.last().map(TaskId::get), expected.last().copied(), "{order:?}");
+            }
+            assert_eq!(list.take_first().map(TaskId::get), Some(4));
+            assert!(list.is_empty() && list.take_first().is_none() && list.last().is_none());
+        }
     }
 }

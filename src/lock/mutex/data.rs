@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use super::RawMutex;
-use super::word::Held;
+use super::word::Locker;
 use crate::lock::parker::{Parker, TaskId};
 use crate::sync::const_fn;
 
@@ -67,13 +67,13 @@ impl<T: ?Sized, P: Parker> Mutex<T, P> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, P> {
-        MutexGuard::new(self, self.raw.lock_checked())
+        MutexGuard::new(self, self.raw.lock_as(P::current()))
     }
 
     /// Acquires the mutex if it is neither held nor promised to a sleeper.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, P>> {
-        self.raw.try_lock_as(P::current()).map(|held| MutexGuard::new(self, held))
+        self.raw.try_lock_as(P::current()).map(|me| MutexGuard::new(self, me))
     }
 
     /// Whether somebody holds the mutex; a hint.
@@ -133,7 +133,8 @@ impl<T, P: Parker> From<T> for Mutex<T, P> {
 #[must_use = "the mutex is released when the guard is dropped"]
 pub struct MutexGuard<'a, T: ?Sized, P: Parker> {
     mutex: &'a Mutex<T, P>,
-    held: Held,
+    /// Who has locked it.
+    me: Locker,
     // Access to a `T` as by `&mut T`, and not `Send`.
     _data: PhantomData<(&'a mut T, *const ())>,
 }
@@ -144,8 +145,8 @@ unsafe impl<T: ?Sized + Sync, P: Parker> Sync for MutexGuard<'_, T, P> {}
 impl<'a, T: ?Sized, P: Parker> MutexGuard<'a, T, P> {
     // INVARIANT: the mutex is held.
     #[inline]
-    pub(crate) fn new(mutex: &'a Mutex<T, P>, held: Held) -> Self {
-        Self { mutex, held, _data: PhantomData }
+    pub(crate) fn new(mutex: &'a Mutex<T, P>, me: Locker) -> Self {
+        Self { mutex, me, _data: PhantomData }
     }
 
     /// Releases the mutex as [`RawMutex::unlock_fair`] does.
@@ -184,7 +185,7 @@ impl<T: ?Sized, P: Parker> Drop for MutexGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the guard holds the mutex and is going.
-        unsafe { self.mutex.raw.unlock_held(self.held) };
+        unsafe { self.mutex.raw.unlock_as(self.me) };
     }
 }
 

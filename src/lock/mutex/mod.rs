@@ -13,7 +13,7 @@ use super::parker::{Parker, TaskId};
 use super::wait_list::WaitList;
 use crate::cpu::{Cpu, CpuId};
 use crate::sync::const_fn;
-use word::{Held, Locker, Unlocked, Word};
+use word::{Locker, Unlocked, Word};
 
 /// A mutex for tasks that may sleep; 40 bytes. It holds no data: see [`Mutex`](super::Mutex).
 ///
@@ -50,27 +50,27 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) {
-        let _ = self.lock_checked();
+        self.lock_as(P::current());
     }
 
-    /// As [`lock`](Self::lock), and what it returns makes unlocking quicker.
+    /// [`lock`](Self::lock), for `task`, which runs here.
     #[inline]
     #[track_caller]
-    pub(super) fn lock_checked(&self) -> Held {
-        let task = P::current();
+    pub(super) fn lock_as(&self, task: Option<TaskId>) -> Locker {
         if cfg!(debug_assertions) {
             self.expect_lockable(task);
         }
-        self.lock_as(task)
+        self.lock_unasked(task)
     }
 
-    /// Acquires the mutex for `task`, which runs here. What it returns makes unlocking quicker.
+    /// As [`lock_as`](Self::lock_as), for who may lock it here.
     #[inline]
-    pub(in crate::lock) fn lock_as(&self, task: Option<TaskId>) -> Held {
-        match self.word.lock(Locker::new(task)) {
-            Ok(held) => held,
-            Err(seen) => slow::lock_slow(self, task, seen),
+    pub(in crate::lock) fn lock_unasked(&self, task: Option<TaskId>) -> Locker {
+        let me = Locker::new(task);
+        if !self.word.lock(me) {
+            slow::lock_slow(self, task);
         }
+        me
     }
 
     /// Acquires the mutex if it is neither held nor promised to a sleeper; never fails for another reason.
@@ -81,9 +81,9 @@ impl<P: Parker> RawMutex<P> {
     }
 
     #[inline]
-    pub(super) fn try_lock_as(&self, task: Option<TaskId>) -> Option<Held> {
+    pub(super) fn try_lock_as(&self, task: Option<TaskId>) -> Option<Locker> {
         let me = Locker::new(task);
-        self.word.lock(me).or_else(|seen| self.word.take_from(seen, me).ok_or(())).ok()
+        (self.word.lock(me) || self.word.take(me)).then_some(me)
     }
 
     /// Releases the mutex, and wakes the first sleeper, if there is one. The mutex is not touched after that: its memory may be gone.
@@ -96,19 +96,19 @@ impl<P: Parker> RawMutex<P> {
     #[inline]
     pub unsafe fn unlock(&self) {
         // SAFETY: as the caller says.
-        unsafe { self.unlock_held(Held::by(Locker::new(P::current()))) }
+        unsafe { self.unlock_as(Locker::new(P::current())) }
     }
 
-    /// As [`unlock`](Self::unlock), by who knows how the mutex was locked.
+    /// As [`unlock`](Self::unlock), by who knows who locked it.
     ///
     /// # Safety
     /// As [`unlock`](Self::unlock).
     #[inline]
-    pub(super) unsafe fn unlock_held(&self, held: Held) {
+    pub(super) unsafe fn unlock_as(&self, me: Locker) {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.unlock(held) == Unlocked::Sleepers {
+        if self.word.unlock(me) == Unlocked::Sleepers {
             slow::unlock_slow(self);
         }
     }
@@ -128,9 +128,7 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        if self.word.snapshot().has_sleepers() || self.word.unlock(self.word.held()) == Unlocked::Sleepers {
-            slow::unlock_fair_slow(self);
-        }
+        slow::unlock_fair_slow(self);
     }
 
     /// Whether somebody holds the mutex. A hint, and without ordering.

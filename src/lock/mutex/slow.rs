@@ -17,13 +17,15 @@
 //! No wake-up is lost:
 //!
 //! ```text
-//! sleeper                                      owner
-//!   spinlock(list) { push; [RmW] waiters = 1 }   [RmW] word: (t,0,0) -> (0,0,0)   fails once waiters = 1:
-//!   spinlock(list) { [RmW] woken = 0;              spinlock(list) { [RmW] owner = 0, woken = 1; who is first? }
-//!                    [RmW] take, if free }         unpark(first)
-//!   park()  (unparks are kept)                   with woken = 1 it may free the lock without more: the look is still to come,
-//!                                                also if the sleeper spins before it
+//! sleeper                                                  owner
+//!   spinlock(list) { push }                                   [RmW] word: (t,0,0) -> (0,0,0)   fails once waiters = 1:
+//!   spinlock(list) { am I first? I sleep: [RmW] waiters = 1;  spinlock(list) { word = (0,0,0); the first is awake; who is it? }
+//!                    [RmW] take, if free }                    unpark(first)
+//!   park()  (unparks are kept)                                while the first is awake it may free the lock without more: the look on the
+//!                                                             left is still to come, also if the sleeper spins before it
 //! ```
+//!
+//! A sleeper that is not first leaves its wake-up to that one: it sets `waiters` when it goes to sleep, and when it gets the lock.
 //!
 //! Bound: a sleeper that is first in the list is woken in vain at most `VAIN_WAKES` times, and passed for at most `HEAD_ROUNDS` rounds of its
 //! own spinning; then nobody passes it. Every sleeper becomes first after those before it.
@@ -31,7 +33,7 @@
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
 use super::super::wait_list::{List, Place, Queued};
 use super::RawMutex;
-use super::word::{Held, Locker, Others, Snapshot, Turn};
+use super::word::{Locker, Others};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
@@ -42,21 +44,11 @@ use crate::wait::{Abilities, Seen, Step, Waiter};
 /// Acquires the mutex after a failed first attempt.
 #[cold]
 #[inline(never)]
-pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>, seen: Snapshot) -> Held {
-    let me = Locker::new(task);
-    // It may be free, and only its flags in the way of the fast path.
-    if let Some(held) = mutex.word.take_from(seen, me) {
-        return held;
-    }
-    lock_held(mutex, task, me)
-}
-
-/// Waits for a mutex that somebody holds.
-#[inline(never)]
-fn lock_held<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>, me: Locker) -> Held {
+pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>) {
     count(P::Cpu::current(), Counter::SlowPath);
-    if let Some(held) = spin(mutex, me) {
-        return held;
+    let me = Locker::new(task);
+    if spin(mutex, me) {
+        return;
     }
     match task {
         Some(task) if P::may_sleep() => sleep(mutex, task, me),
@@ -74,8 +66,10 @@ pub(super) fn unlock_slow<P: Parker>(mutex: &RawMutex<P>) {
         {
             return Some(first);
         }
-        mutex.word.release(if list.is_empty() { Others::None } else { Others::Sleep });
-        list.first()
+        let asleep = list.first().filter(|_| !list.first_is_awake());
+        list.set_first_awake(true);
+        mutex.word.release();
+        asleep
     });
     wake::<P>(woken);
 }
@@ -87,7 +81,7 @@ pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>) {
     let woken = mutex.list.with(|list| {
         let given = hand_over(mutex, list);
         if given.is_none() {
-            mutex.word.release(Others::None);
+            mutex.word.release();
         }
         given
     });
@@ -97,8 +91,12 @@ pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>) {
 fn hand_over<P: Parker>(mutex: &RawMutex<P>, list: &mut List) -> Option<TaskId> {
     let first = list.take_first()?;
     count(P::Cpu::current(), Counter::HandOver);
-    mutex.word.give(first, if list.is_empty() { Others::None } else { Others::Sleep });
+    mutex.word.give(first, others(list));
     Some(first)
+}
+
+fn others(list: &List) -> Others {
+    if list.is_empty() || list.first_is_awake() { Others::None } else { Others::Sleep }
 }
 
 /// Wakes by name: the mutex and the sleeper's node may be gone by now.
@@ -112,24 +110,15 @@ fn wake<P: Parker>(woken: Option<TaskId>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spun {
     /// The mutex is the caller's.
-    Taken(Held),
+    Taken,
     /// The caller has it to sleep: the owner does not run, the mutex is promised to somebody else, or this CPU has other work.
     Sleep,
     /// The rounds are spent, or `stops` said so.
     Spent,
 }
 
-impl Spun {
-    fn taken(self) -> Option<Held> {
-        match self {
-            Self::Taken(held) => Some(held),
-            Self::Sleep | Self::Spent => None,
-        }
-    }
-}
-
-/// Spins while the owner runs: as a newcomer, then as head of the queue of spinners.
-fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> Option<Held> {
+/// Spins while the owner runs: as a newcomer, then as head of the queue of spinners. `true`: the mutex is taken.
+fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
     P::Cpu::preempt_disable();
     let mut spun = spin_for_owner(mutex, me, Turn::Later, MUTEX_NEWCOMER_ROUNDS, || mutex.osq.is_locked());
     if spun == Spun::Spent
@@ -140,7 +129,7 @@ fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> Option<Held> {
         mutex.osq.unlock(token);
     }
     P::Cpu::preempt_enable();
-    spun.taken()
+    spun == Spun::Taken
 }
 
 /// Spins for at most `rounds` while the owner runs, and tries for the mutex at growing distances: each try takes its line away from the owner.
@@ -163,12 +152,11 @@ fn spin_for_owner<P: Parker>(
         if until_try == 0 {
             now = mutex.word.snapshot();
             let taken = match turn {
-                Turn::Later if now.is_open() => mutex.word.take(me),
-                Turn::First if now.is_free() => mutex.word.take_promised(me),
-                _ => None,
+                Turn::Later => now.is_open() && mutex.word.take(me),
+                Turn::First => now.is_free() && mutex.word.take_promised(me),
             };
-            if let Some(held) = taken {
-                return Spun::Taken(held);
+            if taken {
+                return Spun::Taken;
             }
             if now.hands_over() && turn != Turn::First {
                 return Spun::Sleep;
@@ -196,54 +184,57 @@ fn spin_for_owner<P: Parker>(
     }
 }
 
-fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) -> Held {
-    let announce = |_: &_| mutex.word.announce();
-    mutex.list.queue(task, announce, |queued| {
+fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
+    mutex.list.queue(task, |queued| {
         let mut vain_wakes = 0;
         let mut parked = false;
-        loop {
-            if parked && let Some(held) = spin_as_first(mutex, queued, me) {
-                return held;
-            }
-            let taken = queued.with(|list, place| {
-                let turn = match place {
-                    // Only the owner takes sleepers out, and only by giving them the mutex.
-                    Place::Out => return Some(mutex.word.held()),
-                    Place::First => {
-                        mutex.word.awake();
-                        Turn::First
-                    }
-                    Place::Later => Turn::Later,
-                };
-                let others = if list.is_shared() { Others::Sleep } else { Others::None };
-                let taken = mutex.word.take_as_sleeper(me, turn, others);
-                if taken.is_some() {
-                    queued.leave(list);
-                } else if place == Place::First && parked {
-                    // Only the first is woken.
-                    count(P::Cpu::current(), Counter::WakeInVain);
-                    vain_wakes += 1;
-                    if vain_wakes >= VAIN_WAKES {
-                        mutex.word.ask_for_hand_over();
-                    }
-                }
-                taken
-            });
-            if let Some(held) = taken {
-                return held;
-            }
+        while !(parked && spin_as_first(mutex, queued, me)) && !look_again(mutex, queued, me, parked, &mut vain_wakes) {
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
             parked = true;
         }
+    });
+}
+
+/// The last look before sleeping. `true`: the mutex is the caller's, and it is out of the list.
+fn look_again<P: Parker>(
+    mutex: &RawMutex<P>,
+    queued: &Queued<'_, P::Cpu>,
+    me: Locker,
+    parked: bool,
+    vain_wakes: &mut u32,
+) -> bool {
+    queued.with(|list, place| {
+        let taken = match place {
+            // Only the owner takes sleepers out, and only by giving them the mutex.
+            Place::Out => return true,
+            Place::First => {
+                list.set_first_awake(false);
+                mutex.word.announce();
+                if *vain_wakes >= VAIN_WAKES {
+                    mutex.word.ask_for_hand_over();
+                }
+                mutex.word.take_promised(me)
+            }
+            Place::Later => mutex.word.take(me),
+        };
+        if taken {
+            queued.leave(list);
+            mutex.word.settle(me, others(list));
+        } else if place == Place::First && parked {
+            // Only the first is woken.
+            count(P::Cpu::current(), Counter::WakeInVain);
+            *vain_wakes += 1;
+        }
+        taken
     })
 }
 
 /// Spins as the first of the sleepers, which has been woken, while the owner runs; with the right to it once it was passed for long.
-/// When it has the mutex it is out of the list.
-fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me: Locker) -> Option<Held> {
+/// `true`: the mutex is the caller's, and it is out of the list.
+fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me: Locker) -> bool {
     if !queued.with(|_, place| place == Place::First) {
-        return None;
+        return false;
     }
     P::Cpu::preempt_disable();
     let given = || mutex.word.snapshot().is_owned_by(me);
@@ -256,28 +247,35 @@ fn spin_as_first<P: Parker>(mutex: &RawMutex<P>, queued: &Queued<'_, P::Cpu>, me
         });
         spun = spin_for_owner(mutex, me, Turn::First, u32::MAX, given);
     }
-    let held = spun.taken().map(|_| {
+    let taken = spun == Spun::Taken;
+    if taken {
         queued.with(|list, _| {
             queued.leave(list);
-            mutex.word.settle(if list.is_empty() { Others::None } else { Others::Sleep })
-        })
-    });
+            mutex.word.settle(me, others(list));
+        });
+    }
     P::Cpu::preempt_enable();
-    held
+    taken
 }
 
 /// Waits where there is no task to put to sleep, or it may not: in early boot, in an interrupt.
-fn without_sleep<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> Held {
+fn without_sleep<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
     let mut waiter = Waiter::default();
     let mut waited = Owner(mutex);
-    loop {
-        if let Some(held) = mutex.word.take(me) {
-            return held;
-        }
+    while !mutex.word.take(me) {
         P::Cpu::preempt_disable();
         drive::round::<P::Cpu, _>(&mut waiter, &mut waited, P::Cpu::current(), &mut None);
         P::Cpu::preempt_enable();
     }
+}
+
+/// Who spins for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The one that has slept longest.
+    First,
+    /// Anybody else.
+    Later,
 }
 
 struct Owner<'a, P: Parker>(&'a RawMutex<P>);
