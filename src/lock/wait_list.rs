@@ -54,7 +54,9 @@ impl List {
     /// Who came last.
     pub(crate) fn last(&self) -> Option<TaskId> {
         // SAFETY: as in `first`.
-        unsafe { self.last_sleeper() }.map(|sleeper| sleeper.task)
+        let first = unsafe { self.first.as_ref() }?;
+        // SAFETY: as in `first`.
+        unsafe { first.prev.get().as_ref() }.map(|sleeper| sleeper.task)
     }
 
     /// Whether the first was marked as awake.
@@ -76,26 +78,18 @@ impl List {
         Some(sleeper.task)
     }
 
-    /// # Safety
-    /// Under the spinlock, and the reference is not used after it or after an `unlink`.
-    unsafe fn last_sleeper(&self) -> Option<&Sleeper> {
-        // SAFETY: linked nodes are alive (invariant 2), and the caller is under the spinlock.
-        unsafe { self.first.as_ref()?.prev.get().as_ref() }
-    }
-
     fn push(&mut self, sleeper: &Sleeper) {
         let this = core::ptr::from_ref(sleeper).cast_mut();
         sleeper.next.set(null_mut());
         // SAFETY: as in `first`.
-        match unsafe { (self.first.as_ref(), self.last_sleeper()) } {
-            (Some(first), Some(last)) => {
-                sleeper.prev.set(first.prev.replace(this));
-                last.next.set(this);
-            }
-            _ => {
-                sleeper.prev.set(this);
-                self.first = this;
-            }
+        if let Some(first) = unsafe { self.first.as_ref() } {
+            let last = first.prev.replace(this);
+            sleeper.prev.set(last);
+            // SAFETY: as in `first`; where there is a first there is a last.
+            unsafe { (*last).next.set(this) };
+        } else {
+            sleeper.prev.set(this);
+            self.first = this;
         }
         sleeper.linked.set(true);
     }
@@ -235,9 +229,10 @@ mod tests {
 
     fn numbers(list: &List) -> Vec<u64> {
         // SAFETY: the nodes of the tests live longer than their lists.
-        core::iter::successors(unsafe { list.first.as_ref() }, |sleeper| unsafe { sleeper.next.get().as_ref() })
-            .map(|sleeper| sleeper.task.get())
-            .collect()
+        let first = unsafe { list.first.as_ref() };
+        // SAFETY: as above.
+        let behind = |sleeper: &&Sleeper| unsafe { sleeper.next.get().as_ref() };
+        core::iter::successors(first, behind).map(|sleeper| sleeper.task.get()).collect()
     }
 
     /// Every order of leaving a list of three, with one that comes again in between.

@@ -188,7 +188,10 @@ fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
     mutex.list.queue(task, |queued| {
         let mut vain_wakes = 0;
         let mut parked = false;
-        while !(parked && spin_as_first(mutex, queued, me)) && !look_again(mutex, queued, me, parked, &mut vain_wakes) {
+        loop {
+            if (parked && spin_as_first(mutex, queued, me)) || look_again(mutex, queued, me, parked, &mut vain_wakes) {
+                return;
+            }
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
             parked = true;
