@@ -14,6 +14,7 @@ pub mod limits;
 pub mod locks;
 mod plan;
 pub mod s1;
+mod seeds;
 mod session;
 
 pub use plan::{Block, Job, plan};

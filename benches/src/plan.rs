@@ -3,9 +3,11 @@
 use core::time::Duration;
 
 use pvlock_bench_protocol::{
-    Cell, DEGREES, Form, Host, Kind, Limit, LockName, MUTEXES, Metric, Options, Policy, RWLOCKS, SPINLOCKS, Slices,
-    Subject,
+    Cell, DEGREES, Form, Host, Kind, Limit, LockName, MUTEXES, Metric, Options, Policy, RWLOCKS, SPINLOCKS, SeedCase,
+    Slices, Subject, Turned,
 };
+
+use crate::seeds::CASES;
 
 /// One sample to take.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,9 @@ pub fn plan(options: &Options) -> Vec<Block> {
         (Kind::Rwlock, rwlock(options)),
         (Kind::Sweep, awareness(options)),
         (Kind::Policies, policies(options)),
+        (Kind::Seeds, s1(options, Metric::S1Dependent)),
+        (Kind::Seeds, s1(options, Metric::S1LiveRegisters)),
+        (Kind::Seeds, seeds(options)),
     ];
     let asked = all.into_iter().filter(|&(kind, _)| options.wants(kind)).map(|(_, block)| block);
     asked.filter(|block| !block.jobs.is_empty()).collect()
@@ -212,6 +217,24 @@ fn policies(options: &Options) -> Block {
         }
     }
     Block { jobs, rounds: rounds(options, 5, 1) }
+}
+
+/// vCPUs per CPU at which the five systems were measured by their authors.
+const SEED_DEGREES: [usize; 4] = [1, 2, 3, 4];
+
+fn seeds(options: &Options) -> Block {
+    let length = if options.quick { SHORT } else { 2 * SHORT };
+    let mut jobs = Vec::new();
+    for (seed, side, load) in CASES {
+        for degree in SEED_DEGREES {
+            // Off and on side by side, so that whatever disturbs one disturbs the other too.
+            jobs.extend(Turned::ALL.iter().map(|&turned| Job {
+                cell: cell(Metric::Seed, SeedCase { seed, side, load, turned }, degree * options.cpus, options.cpus),
+                length,
+            }));
+        }
+    }
+    Block { jobs, rounds: rounds(options, 9, 2) }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use pvlock_bench_protocol::{Event, FOREIGN_LIMIT, Metric, Options, Policy, Readi
 use crate::crew::{Crew, Host};
 use crate::locks::{self, candidate};
 use crate::plan::{Block, Job};
-use crate::{Error, harness, s1};
+use crate::{Error, harness, s1, seeds};
 
 /// How often one sample is repeated.
 const REPEATS: u32 = 2;
@@ -59,6 +59,9 @@ fn measure(options: &Options, job: &Job) -> Result<Reading, Error> {
         Subject::Limit(limit) => return harness::limit(limit, length),
         Subject::Form(form) => return s1::measure(cell.metric, form, length),
         Subject::Policy(policy) => return contend_waiting(policy, job),
+        Subject::Seed(case) => {
+            return seeds::measure(case, &cell, Duration::from_micros(options.quantum_us), length);
+        }
         Subject::Lock(name) => candidate(name),
     };
     let crew = Crew::new(lock.host, cell.vcpus, cell.cpus, Duration::from_micros(options.quantum_us));
@@ -78,6 +81,7 @@ fn measure(options: &Options, job: &Job) -> Result<Reading, Error> {
         Metric::LoneWriter => contend(Mix::LoneWriter),
         Metric::LoneReader => contend(Mix::LoneReader),
         Metric::Policy => Err("a lock is no way to wait".into()),
+        Metric::Seed => Err("a lock is none of the five systems".into()),
         Metric::S1Dependent | Metric::S1LiveRegisters => Err("a lock is no form of vcpu_is_preempted".into()),
     }
 }

@@ -37,6 +37,7 @@ fn every_job_of_the_plan_gives_a_reading() {
                     && per_vcpu.len() == sample.cell.vcpus
                     && *seconds > 0.0
             }
+            Reading::Work { units, seconds, .. } => *units > 0 && *seconds > 0.0,
             Reading::FrozenOwner { burned } => *burned >= 0.0,
         };
         assert!(sound, "{sample:?}");

@@ -39,6 +39,11 @@ pub trait Hypervisor: 'static {
     #[doc(hidden)]
     const RESERVES: bool = true;
 
+    /// Whether a CPU whose yields did nothing stops making them for a while. It is here to measure what it brings
+    /// (`cargo xtask bench --seeds`).
+    #[doc(hidden)]
+    const BAILS_OUT: bool = true;
+
     /// Whether [`is_preempted`](Self::is_preempted) can ever answer yes. `false` means *unknown*, not "running": waiters
     /// then trust no owner to be running for longer than a finite spin budget.
     fn sees_preempted() -> bool;
@@ -94,6 +99,9 @@ pub trait Hypervisor: 'static {
     fn halt(irqs_on: bool);
 
     /// Wakes `cpu` from [`halt`](Self::halt), or makes its next one return at once.
+    ///
+    /// One kick is remembered, for whoever halts on `cpu` next: a wait for a lock may take it. A kernel that halts by the same means looks at
+    /// its own condition between its last lock and its halt.
     ///
     /// Everything written before the call is seen by the woken CPU once it has also read the lock's own word.
     fn kick(cpu: CpuId);

@@ -30,6 +30,8 @@ pub enum Kind {
     S1,
     /// Ways to wait, on many kinds of hosts. Only measured when asked for.
     Policies,
+    /// The five systems that the library descends from, in the host and in the guest. Only measured when asked for.
+    Seeds,
 }
 
 /// What is to be measured, and how.
@@ -71,7 +73,7 @@ pub struct Options {
 impl Options {
     /// Whether measurements of this kind are asked for.
     pub fn wants(&self, kind: Kind) -> bool {
-        (self.only.is_empty() && kind != Kind::Policies) || self.only.contains(&kind)
+        (self.only.is_empty() && !matches!(kind, Kind::Policies | Kind::Seeds)) || self.only.contains(&kind)
     }
 
     /// Whether this lock is asked for.

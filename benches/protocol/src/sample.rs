@@ -36,6 +36,8 @@ pub enum Metric {
     LoneReader,
     /// Contention with one way to wait, on one kind of host.
     Policy,
+    /// One of the five systems, off or on.
+    Seed,
     /// `vcpu_is_preempted`, each call waiting for the answer of the one before.
     S1Dependent,
     /// `vcpu_is_preempted` in a spin loop that has ten values in registers.
@@ -122,6 +124,15 @@ pub enum Reading {
         /// CPU time used over CPU time there was.
         cpu_used: f64,
         /// The lock's own event counters, if it has any, and the host's.
+        counters: BTreeMap<String, u64>,
+    },
+    /// All vCPUs do work of some kind.
+    Work {
+        /// Units of work done.
+        units: u64,
+        /// Length of the sample in s, by the host's clock.
+        seconds: f64,
+        /// Events that the library and the host counted.
         counters: BTreeMap<String, u64>,
     },
     /// The owner was frozen.

@@ -2,37 +2,9 @@
 
 use core::fmt;
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Names as they stand on command lines, in tables and in JSON.
-macro_rules! names {
-    ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
-        pub enum $type {
-            $($(#[$variant_doc])* #[value(name = $name)] #[serde(rename = $name)] $variant,)*
-        }
-
-        impl $type {
-            /// All of them, in the order in which they are shown.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// Its name.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-    };
-}
+use crate::seed::SeedCase;
 
 names! {
     /// A lock that is measured.
@@ -181,6 +153,8 @@ pub enum Subject {
     Form(Form),
     /// A way to wait.
     Policy(Policy),
+    /// A mechanism of one of the five systems, off or on.
+    Seed(SeedCase),
 }
 
 impl fmt::Display for Subject {
@@ -190,6 +164,7 @@ impl fmt::Display for Subject {
             Self::Limit(limit) => limit.fmt(f),
             Self::Form(form) => form.fmt(f),
             Self::Policy(policy) => policy.fmt(f),
+            Self::Seed(case) => case.fmt(f),
         }
     }
 }
@@ -215,5 +190,11 @@ impl From<Form> for Subject {
 impl From<Policy> for Subject {
     fn from(policy: Policy) -> Self {
         Self::Policy(policy)
+    }
+}
+
+impl From<SeedCase> for Subject {
+    fn from(case: SeedCase) -> Self {
+        Self::Seed(case)
     }
 }

@@ -29,7 +29,7 @@ impl Cpu for RtCpu {
     }
 
     fn may_sleep() -> bool {
-        interrupts::are_enabled() && this_cpu().preempt_count.load(Relaxed) == 0
+        interrupts::are_enabled() && per_cpu::preempt_count() == 0
     }
 
     fn relax_same_cpu() {

@@ -123,6 +123,18 @@ pub(crate) fn preempt_disable() {
     unsafe { asm!("inc dword ptr gs:[{offset}]", offset = const offset_of!(PerCpu, preempt_count), options(nostack)) };
 }
 
+/// How often preemption was disabled here: in one instruction, so that it is zero on the CPU that the caller is on, or was when it was zero.
+#[inline]
+pub(crate) fn preempt_count() -> u32 {
+    let count: u32;
+    // SAFETY: as above.
+    unsafe {
+        asm!("mov {:e}, gs:[{offset}]", out(reg) count, offset = const offset_of!(PerCpu, preempt_count),
+            options(readonly, nostack, preserves_flags));
+    }
+    count
+}
+
 /// Undoes one [`preempt_disable`]. `true`: preemption is allowed again.
 #[inline]
 pub(crate) fn preempt_enable() -> bool {

@@ -15,6 +15,8 @@ pub trait Policy: 'static {
     const HALTS: bool;
     /// Whether the head of the queue closes the lock to passers before it gives its CPU away.
     const MARKS: bool;
+    /// Whether a CPU whose yields did nothing stops making them for a while.
+    const BAILS_OUT: bool = true;
 }
 
 /// `C` with waiters that wait as `P` says.
@@ -58,6 +60,7 @@ impl<C: Cpu, P: Policy> Cpu for Waits<C, P> {
 impl<C: Cpu, P: Policy> Hypervisor for Waits<C, P> {
     const YIELDS_BEFORE_HALT: u32 = P::YIELDS;
     const RESERVES: bool = P::MARKS;
+    const BAILS_OUT: bool = P::BAILS_OUT;
 
     #[inline(always)]
     fn sees_preempted() -> bool {

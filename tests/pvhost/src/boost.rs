@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::clock::spin_for;
 use crate::counters::bump;
 use crate::host::HostState;
 use crate::policy::{BailOut, ReceiverBoost, YieldCandidates};
@@ -27,6 +28,7 @@ pub(crate) fn on_spin(place: &Place, state: &mut HostState, now_ns: u64) -> (Nex
             continue;
         }
         bump(&counters.candidates_tried);
+        spin_for(place.host.config.attempt_cost);
         if let Some(done) = state.sched.yield_to(me, candidate, now_ns) {
             state.last_boosted = candidate;
             bump(&counters.boosts);

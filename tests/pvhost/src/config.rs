@@ -6,7 +6,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pvlock::MAX_CPUS;
 
-use crate::policy::Policies;
+use crate::policy::{BusySpinDetector, Policies, TICKS_PER_SLICE};
 use crate::step::Trap;
 
 /// The shortest slice. Switching costs about 5 µs, so below this a vCPU would do nothing but be switched.
@@ -46,6 +46,10 @@ bitflags::bitflags! {
         const YIELD = 1 << 1;
         /// Halting until kicked (KVM_FEATURE_PV_UNHALT).
         const HALT = 1 << 2;
+        /// Interrupts to many vCPUs by one exit (KVM_FEATURE_PV_SEND_IPI).
+        const SEND_IPI = 1 << 3;
+        /// Flush marks at preempted vCPUs (KVM_FEATURE_PV_TLB_FLUSH).
+        const FLUSH = 1 << 4;
     }
 }
 
@@ -67,6 +71,11 @@ pub struct Config {
     pub abilities: Abilities,
     /// How the host behaves where hosts differ.
     pub policies: Policies,
+    /// CPU time that each candidate of an undirected yield costs: the host takes the locks of both run queues, two cache lines that other CPUs
+    /// have just written.
+    pub attempt_cost: Duration,
+    /// Gives each vCPU a timer of its own, [`TICKS_PER_SLICE`] ticks per slice while it runs: the host makes this interrupt pending.
+    pub timer: Option<u32>,
     /// The guest's interrupt handler; it gets the set of pending interrupts and runs with interrupts off.
     pub interrupt_handler: Option<fn(u64)>,
     /// Freezes at named steps of the guest.
@@ -76,8 +85,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// `vcpus` vCPUs on `cpus` physical CPUs: slices of 3 ms, exits of 1 µs, all abilities, the policies of today's KVM, a
-    /// limit of one minute.
+    /// `vcpus` vCPUs on `cpus` physical CPUs: slices of 3 ms, exits of 1 µs, all abilities, the policies of today's KVM, 200 ns
+    /// for each candidate, no timer, a limit of one minute.
     pub fn new(vcpus: usize, cpus: usize) -> Self {
         Self {
             vcpus,
@@ -87,9 +96,19 @@ impl Config {
             exit_cost: Duration::from_micros(1),
             abilities: Abilities::all(),
             policies: Policies::KVM,
+            attempt_cost: Duration::from_nanos(200),
+            timer: None,
             interrupt_handler: None,
             traps: Vec::new(),
             limit: Duration::from_secs(60),
+        }
+    }
+
+    /// How long a vCPU may run without a tick.
+    pub(crate) fn tick_distance(&self) -> Duration {
+        match (self.timer, self.policies.detector) {
+            (None, BusySpinDetector::Off) => self.quantum,
+            _ => self.quantum / TICKS_PER_SLICE,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::clock::{now_ns, spin_for};
 use crate::counters::bump;
 use crate::guest::take_interrupts;
 use crate::host::HostState;
-use crate::policy::{BusySpinDetector, Kick, TICKS_PER_SLICE};
+use crate::policy::{BusySpinDetector, Kick};
 use crate::sched::{Next, Poke, State};
 use crate::steal::{FlushRequest, StealRecord};
 use crate::vcpu::{CONTEXT, Entered, Place};
@@ -127,16 +127,23 @@ pub(crate) fn kick(target: CpuId) {
 
 /// Makes the interrupt `vector` (below 64) pending at `target` and sees that it is taken.
 pub(crate) fn send_irq(target: CpuId, vector: u32) {
+    send_irqs([target].into_iter(), vector);
+}
+
+/// The same for many, by one exit.
+pub(crate) fn send_irqs(targets: impl Iterator<Item = CpuId>, vector: u32) {
     in_host(|place| {
-        bump(&place.vcpu.counters.irqs_sent);
         spin_for(place.host.config.exit_cost);
-        let Some(receiver) = place.host.vcpus.get(target.index()) else { return };
-        // ORDERING: AcqRel, pair PVHOST-IRQ (in `take_interrupts`): the handler sees what was written before the send.
-        receiver.pending_irqs.fetch_or(1 << (vector % 64), AcqRel);
-        let (mut state, now_ns) = place.lock();
-        let poke = place.host.notice_irq_locked(&mut state, target.index(), now_ns);
-        drop(state);
-        place.host.poke(poke);
+        for target in targets {
+            let Some(receiver) = place.host.vcpus.get(target.index()) else { continue };
+            bump(&place.vcpu.counters.irqs_sent);
+            // ORDERING: AcqRel, pair PVHOST-IRQ (in `take_interrupts`): the handler sees what was written before the send.
+            receiver.pending_irqs.fetch_or(1 << (vector % 64), AcqRel);
+            let (mut state, now_ns) = place.lock();
+            let poke = place.host.notice_irq_locked(&mut state, target.index(), now_ns);
+            drop(state);
+            place.host.poke(poke);
+        }
     });
 }
 
@@ -210,6 +217,10 @@ impl Place {
             state.sched.freeze(me, now_ns + duration.as_nanos() as u64);
             self.host.changed.notify_all();
         }
+        if let Some(vector) = self.host.config.timer {
+            // ORDERING: none needed, the handler runs on this thread.
+            self.vcpu.pending_irqs.fetch_or(1 << (vector % 64), Relaxed);
+        }
         let next = state.sched.tick(me, now_ns);
         self.settle(state, next, Poke::Nobody, now_ns);
     }
@@ -267,12 +278,7 @@ impl Place {
     }
 
     fn first_tick_ns(&self, slice_end_ns: u64, now_ns: u64) -> u64 {
-        match self.host.config.policies.detector {
-            BusySpinDetector::Off => slice_end_ns,
-            BusySpinDetector::TwoTicks => {
-                slice_end_ns.min(now_ns + self.host.config.quantum.as_nanos() as u64 / u64::from(TICKS_PER_SLICE))
-            }
-        }
+        slice_end_ns.min(now_ns + self.host.config.tick_distance().as_nanos() as u64)
     }
 
     fn arm(&self, at_ns: u64) {

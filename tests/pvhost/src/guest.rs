@@ -6,6 +6,7 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use pvlock::hypervisor::{Hypervisor, Yielded};
+use pvlock::kvm::hypercall::Ipi;
 use pvlock::{Cpu, CpuId};
 
 use crate::clock::now_ns;
@@ -20,6 +21,8 @@ use crate::{exits, host};
 static SEES_PREEMPTED: AtomicBool = AtomicBool::new(false);
 static CAN_YIELD: AtomicBool = AtomicBool::new(false);
 static CAN_HALT: AtomicBool = AtomicBool::new(false);
+static SENDS_IPIS: AtomicBool = AtomicBool::new(false);
+static MARKS_FLUSHES: AtomicBool = AtomicBool::new(false);
 /// Its number of vCPUs.
 static VCPUS: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,6 +52,13 @@ pub fn pause_loop_exit() {
 /// Sends the interrupt `vector` (0..64) to `target`.
 pub fn send_interrupt(target: CpuId, vector: u32) {
     exits::send_irq(target, vector);
+}
+
+/// How often the host has flushed the TLB of the calling vCPU, since somebody had left it a flush mark. 0 in a thread that is no vCPU.
+///
+/// There is no TLB to flush in user space: a test that models one compares this with what it was.
+pub fn host_flushes() -> u64 {
+    CONTEXT.with(|context| context.place.get().map_or(0, |place| place.vcpu.counters.tlb_flushes.load(Relaxed)))
 }
 
 /// The instruction at which the calling vCPU was last interrupted; 0 if it never was. For its interrupt handler.
@@ -83,6 +93,8 @@ pub(crate) fn offer(vcpus: usize, abilities: Abilities) {
     SEES_PREEMPTED.store(abilities.contains(Abilities::PREEMPTED), Relaxed);
     CAN_YIELD.store(abilities.contains(Abilities::YIELD), Relaxed);
     CAN_HALT.store(abilities.contains(Abilities::HALT), Relaxed);
+    SENDS_IPIS.store(abilities.contains(Abilities::SEND_IPI), Relaxed);
+    MARKS_FLUSHES.store(abilities.contains(Abilities::PREEMPTED | Abilities::FLUSH), Relaxed);
 }
 
 /// Runs the guest's handler for pending interrupts while they are on.
@@ -203,5 +215,18 @@ impl Hypervisor for PvHost {
             drop(state);
             host.poke(poke);
         }
+    }
+
+    fn mark_flush(cpu: CpuId) -> bool {
+        MARKS_FLUSHES.load(Relaxed) && StealRecord::of(cpu).ask_for_flush()
+    }
+
+    unsafe fn send_ipis(targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
+        let Ipi::Vector(vector) = ipi else { return false };
+        let sends = SENDS_IPIS.load(Relaxed);
+        if sends {
+            exits::send_irqs(targets, vector.into());
+        }
+        sends
     }
 }

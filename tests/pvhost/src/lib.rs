@@ -42,7 +42,9 @@ mod vcpu;
 
 pub use config::{Abilities, Config, ConfigError, MIN_QUANTUM, Slices, Torture};
 pub use counters::Counts;
-pub use guest::{PvCpu, PvHost, current, freeze_me, in_user_mode, interrupted_ip, pause_loop_exit, send_interrupt};
+pub use guest::{
+    PvCpu, PvHost, current, freeze_me, host_flushes, in_user_mode, interrupted_ip, pause_loop_exit, send_interrupt,
+};
 pub use policy::{BailOut, BusySpinDetector, Kick, Policies, ReceiverBoost, TICKS_PER_SLICE, YieldCandidates};
 pub use report::{Failure, Report, VcpuReport};
 pub use run::{Running, run, start};

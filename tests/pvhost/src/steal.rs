@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 use memoffset::offset_of;
-use pvlock::kvm::StealTime;
+use pvlock::kvm::{self, StealTime};
 use pvlock::{CpuId, MAX_CPUS};
 use static_assertions::const_assert_eq;
 
@@ -86,17 +86,8 @@ impl StealRecord {
     /// Asks the host to flush the TLB of a preempted vCPU before it runs again. `false`: it is not preempted, or not any
     /// more, and needs an interrupt instead.
     pub fn ask_for_flush(&self) -> bool {
-        let mut byte = self.preempted.load(Relaxed);
-        while byte & PREEMPTED != 0 {
-            // ORDERING: SeqCst, pair PVHOST-FLUSH (the swap in `switch_in`): what the caller wrote before (its page tables)
-            //   is seen by the vCPU that runs with its TLB flushed. A write also when the mark is there already: a mere
-            //   read would order nothing.
-            match self.preempted.compare_exchange_weak(byte, byte | FLUSH_TLB, SeqCst, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => byte = now,
-            }
-        }
-        false
+        // The guest's own code, as in a real one.
+        kvm::ask_for_flush(&self.preempted)
     }
 
     /// Before a vCPU runs for the first time: nothing stolen, and off its physical CPU.
@@ -114,14 +105,15 @@ impl StealRecord {
 
     /// The vCPU leaves its physical CPU, because it is preempted or because it halts.
     pub(crate) fn switch_out(&self) {
-        // ORDERING: Release: a sibling that sees the mark and asks for a flush does so after all this vCPU did.
+        // ORDERING: Release, pair HOST-FLUSH (in `ask_for_flush`): who leaves a mark has seen all that this vCPU did.
         self.preempted.store(PREEMPTED, Release);
     }
 
     /// The vCPU is about to run again; `steal_ns` is its new total. KVM's order: take the byte, then `version` odd, `steal`,
     /// `version` even.
     pub(crate) fn switch_in(&self, steal_ns: u64) -> FlushRequest {
-        // ORDERING: SeqCst, pair PVHOST-FLUSH (in `ask_for_flush`).
+        // ORDERING: SeqCst, pair HOST-FLUSH (in `ask_for_flush`): what was written before the mark (page tables) is seen by the vCPU that runs
+        //   with its TLB flushed.
         let byte = self.preempted.swap(0, SeqCst);
         let version = self.version.load(Relaxed);
         // ORDERING: pair PVHOST-VERSION (in `steal_ns`): `version` is odd before `steal` changes ...

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::family;
 use super::results::Results;
 use super::row::{Row, Values};
+use super::seeds;
 use super::sheets::{Kind, Sheet};
 use crate::report::{duration, quantity};
 
@@ -112,14 +113,15 @@ pub fn all(results: &Results) -> Vec<Figure> {
     figures.push(awareness(results));
     figures.push(frozen(results));
     figures.extend(family::figures(results));
+    figures.extend(seeds::figures(results));
     figures
 }
 
 /// What a figure comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
-    value: f64,
-    disturbed: bool,
+    pub value: f64,
+    pub disturbed: bool,
 }
 
 pub fn figure(

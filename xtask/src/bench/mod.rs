@@ -8,6 +8,7 @@ mod policies;
 mod program;
 mod results;
 mod row;
+mod seeds;
 mod sheets;
 
 pub use page::html;

@@ -6,7 +6,7 @@ use pvlock_bench_protocol::LockName;
 
 use super::results::Results;
 use super::sheets::{self, Kind, Line, Sheet};
-use super::{charts, family, figures, policies};
+use super::{charts, family, figures, policies, seeds};
 use crate::report::quantity;
 
 /// The degree whose waits are shown.
@@ -73,6 +73,13 @@ pub fn html(results: &Results) -> Result<String> {
                     section {
                         h2 { "Ways to wait" }
                         @for sheet in &policies { (table(sheet)) }
+                    }
+                }
+                @let seeds = seeds::sheets(results);
+                @if seeds.iter().any(|sheet| !sheet.lines.is_empty()) {
+                    section {
+                        h2 { "Five systems, off and on" }
+                        @for sheet in &seeds { (table(sheet)) }
                     }
                 }
                 section {

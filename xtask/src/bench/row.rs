@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvlock_bench_protocol::{
-    Cell, Code, FOREIGN_LIMIT, Form, Host, Limit, LockName, Metric, Policy, Reading, Sample, Subject,
+    Cell, Code, FOREIGN_LIMIT, Form, Host, Limit, LockName, Metric, Policy, Reading, Sample, SeedCase, Subject,
 };
 use serde::Serialize;
 
@@ -45,6 +45,7 @@ pub enum Named {
     Limit(Limit),
     Form(Form),
     Policy(Policy),
+    Seed(SeedCase),
 }
 
 impl From<Subject> for Named {
@@ -54,6 +55,7 @@ impl From<Subject> for Named {
             Subject::Limit(limit) => Self::Limit(limit),
             Subject::Form(form) => Self::Form(form),
             Subject::Policy(policy) => Self::Policy(policy),
+            Subject::Seed(case) => Self::Seed(case),
         }
     }
 }
@@ -74,6 +76,11 @@ pub enum Values {
         handoffs_per_s: f64,
     },
     Contended(Contended),
+    Work {
+        units_per_s: f64,
+        /// Events counted by the library and by the host, all samples together.
+        counters: BTreeMap<String, u64>,
+    },
     FrozenOwner {
         /// CPUs that the waiters burned.
         burned_cpus: f64,
@@ -161,12 +168,21 @@ impl Row {
         }
     }
 
+    /// The time of one operation in ns, if that was read.
+    pub fn ns(&self) -> Option<f64> {
+        match self.values {
+            Values::Cost { ns, .. } => Some(ns),
+            _ => None,
+        }
+    }
+
     /// The first of its values.
     pub fn value(&self) -> f64 {
         match &self.values {
             Values::Cost { cycles, .. } => *cycles,
             Values::Handoff { ops_per_s, .. } => *ops_per_s,
             Values::Contended(contended) => contended.ops_per_s,
+            Values::Work { units_per_s, .. } => *units_per_s,
             Values::FrozenOwner { burned_cpus } => *burned_cpus,
         }
     }
@@ -178,6 +194,7 @@ fn leading(sample: &Sample) -> f64 {
         Reading::Cost { cycles, .. } => *cycles,
         Reading::Handoff { ops_per_s, .. } => *ops_per_s,
         Reading::Contended { per_vcpu, seconds, .. } => per_vcpu.iter().sum::<u64>() as f64 / seconds,
+        Reading::Work { units, seconds, .. } => *units as f64 / seconds,
         Reading::FrozenOwner { burned } => *burned,
     }
 }
@@ -203,6 +220,13 @@ impl Values {
                     Reading::Handoff { handoffs_per_s, .. } => Some(*handoffs_per_s),
                     _ => None,
                 })?,
+            },
+            Reading::Work { .. } => Self::Work {
+                units_per_s: first,
+                counters: sum_of_counters(samples.iter().filter_map(|sample| match &sample.reading {
+                    Reading::Work { counters, .. } => Some(counters),
+                    _ => None,
+                })),
             },
             Reading::FrozenOwner { .. } => Self::FrozenOwner { burned_cpus: first },
             Reading::Contended { .. } => Self::Contended(Contended::of(samples, first)?),
@@ -233,20 +257,19 @@ impl Contended {
             max_wait_us: 0.0,
             first_max_wait_us: 0.0,
             wait_buckets: vec![],
-            counters: BTreeMap::new(),
+            counters: sum_of_counters(samples.iter().filter_map(|sample| match &sample.reading {
+                Reading::Contended { counters, .. } => Some(counters),
+                _ => None,
+            })),
         };
         for sample in samples {
-            let Reading::Contended { wait_buckets, longest_wait_us, first_wait_us, counters, .. } = &sample.reading
-            else {
+            let Reading::Contended { wait_buckets, longest_wait_us, first_wait_us, .. } = &sample.reading else {
                 continue;
             };
             contended.max_wait_us = contended.max_wait_us.max(*longest_wait_us);
             contended.first_max_wait_us = contended.first_max_wait_us.max(*first_wait_us);
             contended.wait_buckets.resize(contended.wait_buckets.len().max(wait_buckets.len()), 0);
             contended.wait_buckets.iter_mut().zip(wait_buckets).for_each(|(sum, count)| *sum += count);
-            for (name, count) in counters {
-                *contended.counters.entry(name.clone()).or_insert(0) += count;
-            }
         }
         Some(contended)
     }
@@ -255,6 +278,14 @@ impl Contended {
 /// The median of what `value` finds in the samples.
 fn median_of(samples: &[&Sample], value: impl Fn(&Reading) -> Option<f64>) -> Option<f64> {
     summary::median(&samples.iter().filter_map(|sample| value(&sample.reading)).collect::<Vec<_>>())
+}
+
+fn sum_of_counters<'a>(all: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for (name, count) in all.flatten() {
+        *sum.entry(name.clone()).or_insert(0) += count;
+    }
+    sum
 }
 
 fn fairness(per_vcpu: &[u64]) -> Option<f64> {
@@ -278,6 +309,7 @@ pub fn metric_name(metric: Metric) -> &'static str {
         Metric::LoneWriter => "lone writer",
         Metric::LoneReader => "lone reader",
         Metric::Policy => "policy",
+        Metric::Seed => "five systems",
         Metric::S1Dependent => "vcpu_is_preempted",
         Metric::S1LiveRegisters => "vcpu_is_preempted in a loop",
     }

@@ -6,6 +6,7 @@ use super::family;
 use super::policies;
 use super::results::Results;
 use super::row::{Contended, Named, Row, Values};
+use super::seeds;
 use crate::report::{align_right, duration, plain_table, quantity};
 
 /// A table.
@@ -46,7 +47,7 @@ impl Kind {
             Named::Form(Form::Routine | Form::Inline) => Self::Ours,
             Named::Limit(_) => Self::Limit,
             Named::Policy(Policy::YieldOnce) => Self::Ours,
-            Named::Lock(_) | Named::Form(_) | Named::Policy(_) => Self::Peer,
+            Named::Lock(_) | Named::Form(_) | Named::Policy(_) | Named::Seed(_) => Self::Peer,
         }
     }
 }
@@ -108,7 +109,11 @@ pub fn all(results: &Results) -> Vec<Sheet> {
         sections(results),
         frozen(results),
     ];
-    let sheets = sheets.into_iter().chain(family::sheets(results)).chain(policies::sheets(results));
+    let sheets = sheets
+        .into_iter()
+        .chain(family::sheets(results))
+        .chain(policies::sheets(results))
+        .chain(seeds::sheets(results));
     sheets.filter(|sheet| !sheet.lines.is_empty()).collect()
 }
 
@@ -128,6 +133,7 @@ fn subject(row: &Row) -> String {
         Named::Limit(limit) => marked(row, limit),
         Named::Form(form) => marked(row, form),
         Named::Policy(policy) => marked(row, policy),
+        Named::Seed(case) => marked(row, case),
     }
 }
 

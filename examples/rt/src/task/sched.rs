@@ -10,7 +10,7 @@ use x86_64::instructions::interrupts;
 use super::switch::{Saved, switch};
 use super::{ENDED, PARKED, PARKING, RUNNABLE, RUNNING, Task, tasks};
 use crate::cpu::RtCpu;
-use crate::per_cpu::{current, this_cpu};
+use crate::per_cpu::{current, preempt_count};
 use crate::{clock, cpu_count, lapic, smp, work};
 
 /// What one CPU has to do. The queue is under the library's own spinlock, as a kernel's would be.
@@ -87,7 +87,9 @@ pub(super) fn serve(_: CpuId, slice_us: u64) {
         queue.idle.store(true, Relaxed);
         fence(Ordering::SeqCst);
         let since = clock::tsc();
-        let work_is_there = || QUEUES[..cpu_count()].iter().any(|queue| !queue.tasks.lock().is_empty());
+        // Not `lock`: that may halt and take the kick that tells of work.
+        let has_work = |queue: &Queue| queue.tasks.try_lock().is_none_or(|tasks| !tasks.is_empty());
+        let work_is_there = || QUEUES[..cpu_count()].iter().any(has_work);
         work::halt_while(|| LEFT.load(Ordering::SeqCst) != 0 && !work_is_there());
         interrupts::disable();
         queue.idle.store(false, Relaxed);
@@ -203,7 +205,7 @@ pub fn yield_now() {
 
 /// As [`yield_now`], where that may be done: preemption is allowed and interrupts are on.
 pub(crate) fn yield_if_task() {
-    if interrupts::are_enabled() && this_cpu().preempt_count.load(Relaxed) == 0 {
+    if interrupts::are_enabled() && preempt_count() == 0 {
         yield_now();
     }
 }
@@ -214,7 +216,7 @@ pub(crate) fn on_timer() {
     if queue.running.load(Relaxed) == 0 {
         return;
     }
-    if this_cpu().preempt_count.load(Relaxed) == 0 {
+    if preempt_count() == 0 {
         yield_now();
     } else {
         queue.need_resched.store(true, Relaxed);
