@@ -21,6 +21,8 @@ pub enum Failure {
     TooFewCpus(usize),
     /// Tasks were together in a section, or something was lost between them.
     WrongTasks(&'static str),
+    /// A vCPU used a page that was no longer mapped.
+    StaleTlb(u64),
     /// A vCPU got a wrong result out of SSE instructions.
     WrongSse,
     /// KVM refused a hypercall that it advertises.
@@ -34,6 +36,9 @@ impl fmt::Display for Failure {
             Self::WrongSum(lock) => write!(f, "the lock '{lock}' let two vCPUs in at once: its counter is wrong"),
             Self::WrongTasks(what) => write!(f, "{what}: the sum is wrong"),
             Self::TooFewCpus(least) => write!(f, "this guest needs at least {least} vCPUs: start it with -smp {least}"),
+            Self::StaleTlb(count) => {
+                write!(f, "old TLB entries were used {count} times after a shootdown: a flush was lost")
+            }
             Self::WrongSse => {
                 f.write_str("SSE arithmetic gave a wrong result: the host does not run guests faithfully")
             }

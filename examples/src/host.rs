@@ -20,11 +20,13 @@ pub fn print() {
     let decisions = report.decisions;
     println!(
         "host hypervisor={hypervisor} base={base:#x} features={features:#x} hints={hints:#x} steal_time={} preempted={} \
-         yield={} halt={} tsc_khz={} vcpus={} reason={}",
+         yield={} halt={} flush_mark={} send_ipi={} tsc_khz={} vcpus={} reason={}",
         yes_or_no(report.host.is_some_and(|host| host.features.contains(Features::STEAL_TIME))),
         yes_or_no(decisions.preempted.is_used()),
         yes_or_no(decisions.directed_yield.is_used()),
         yes_or_no(decisions.halt.is_used()),
+        yes_or_no(decisions.flush_mark.is_used()),
+        yes_or_no(decisions.send_ipi.is_used()),
         tsc_khz(),
         cpu_count(),
         Quoted(Reasons(decisions))
@@ -40,9 +42,15 @@ struct Reasons(Decisions);
 
 impl fmt::Display for Reasons {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Decisions { preempted, directed_yield, halt, .. } = self.0;
+        let Decisions { preempted, directed_yield, halt, flush_mark, send_ipi, .. } = self.0;
         let mut separator = "";
-        for (name, decision) in [("preempted", preempted), ("yield", directed_yield), ("halt", halt)] {
+        for (name, decision) in [
+            ("preempted", preempted),
+            ("yield", directed_yield),
+            ("halt", halt),
+            ("flush_mark", flush_mark),
+            ("send_ipi", send_ipi),
+        ] {
             if let Decision::NotUsed(reason) = decision {
                 write!(f, "{separator}{name}: {reason}")?;
                 separator = "; ";

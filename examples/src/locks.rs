@@ -50,6 +50,8 @@ implement_lock! {
     pvlock::SpinMutex<Section, RtCpu> => pvlock::SpinMutexGuard<'a, Section, RtCpu, NoGuard>;
     pvlock::SpinMutex<Section, UnawareCpu> => pvlock::SpinMutexGuard<'a, Section, UnawareCpu, NoGuard>;
     spin::mutex::SpinMutex<Section> => spin::mutex::SpinMutexGuard<'a, Section>;
+    spin::mutex::SpinMutex<Section, pvlock::Relax<RtCpu>> => spin::mutex::SpinMutexGuard<'a, Section, pvlock::Relax<RtCpu>>;
+    spin::mutex::SpinMutex<Section, NoPause> => spin::mutex::SpinMutexGuard<'a, Section, NoPause>;
     spin::mutex::TicketMutex<Section> => spin::mutex::TicketMutexGuard<'a, Section>;
     hermit_sync::TicketMutex<Section> => hermit_sync::TicketMutexGuard<'a, Section>;
 }
@@ -86,6 +88,15 @@ impl Cpu for UnawareCpu {
     }
 }
 
+/// A spin loop without a pause, as old code has it: no processor and no host notices that it waits.
+#[derive(Debug)]
+pub struct NoPause;
+
+impl spin::RelaxStrategy for NoPause {
+    #[inline(always)]
+    fn relax() {}
+}
+
 /// A lock by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockName {
@@ -93,6 +104,10 @@ pub enum LockName {
     Pvlock,
     /// `spin::mutex::SpinMutex`: test-and-set.
     Spin,
+    /// The same that boosts somebody when it waits for long, by `pvlock::Relax`.
+    SpinRelax,
+    /// The same that does not even pause.
+    SpinNoPause,
     /// `spin::mutex::TicketMutex`: first come, first served.
     Ticket,
     /// `hermit_sync::TicketMutex`: a ticket lock with back-off.
@@ -105,18 +120,22 @@ impl LockName {
     /// Those that are compared unless others are asked for, in the order in which they are shown.
     pub const ALL: [Self; 4] = [Self::Pvlock, Self::Spin, Self::Ticket, Self::Hermit];
 
+    /// Those that are compared when they are asked for.
+    const FOREIGN: [Self; 2] = [Self::SpinRelax, Self::SpinNoPause];
+
     /// The lock with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         let policy = || pvlock_policies::ALL.iter().find(|policy| policy.name == name);
         Self::ALL
             .into_iter()
+            .chain(Self::FOREIGN)
             .find(|lock| lock.name() == name)
             .or_else(|| policy().map(|policy| Self::Waits(policy.name)))
     }
 
-    /// Whether it is pvlock, whose events are counted.
+    /// Whether it is pvlock or uses it, so that events are counted.
     pub const fn is_ours(self) -> bool {
-        matches!(self, Self::Pvlock | Self::Waits(_))
+        matches!(self, Self::Pvlock | Self::SpinRelax | Self::Waits(_))
     }
 
     /// Its name on command lines and in output.
@@ -124,6 +143,8 @@ impl LockName {
         match self {
             Self::Pvlock => "pvlock",
             Self::Spin => "spin",
+            Self::SpinRelax => "spin-relax",
+            Self::SpinNoPause => "spin-no-pause",
             Self::Ticket => "ticket",
             Self::Hermit => "hermit",
             Self::Waits(policy) => policy,
@@ -136,6 +157,8 @@ impl LockName {
             (Self::Pvlock, Awareness::On) => work.run::<pvlock::SpinMutex<Section, RtCpu>>(),
             (Self::Pvlock, Awareness::Off) => work.run::<pvlock::SpinMutex<Section, UnawareCpu>>(),
             (Self::Spin, _) => work.run::<spin::mutex::SpinMutex<Section>>(),
+            (Self::SpinRelax, _) => work.run::<spin::mutex::SpinMutex<Section, pvlock::Relax<RtCpu>>>(),
+            (Self::SpinNoPause, _) => work.run::<spin::mutex::SpinMutex<Section, NoPause>>(),
             (Self::Ticket, _) => work.run::<spin::mutex::TicketMutex<Section>>(),
             (Self::Hermit, _) => work.run::<hermit_sync::TicketMutex<Section>>(),
             (Self::Waits(policy), _) => with_policy(policy, work),

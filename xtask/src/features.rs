@@ -12,7 +12,7 @@ pub fn describe(host: &Record) -> Result<String> {
         return Ok(format!("sees hypervisor={}, no KVM{reason}", host.text("hypervisor")?));
     }
     let mut used = Vec::new();
-    for key in ["steal_time", "preempted", "yield", "halt"] {
+    for key in ["steal_time", "preempted", "yield", "halt", "flush_mark", "send_ipi"] {
         used.push(format!("{key}={}", host.text(key)?));
     }
     let features = Features::from_bits_retain(host.number("features")? as u32);
@@ -37,10 +37,10 @@ mod tests {
 
     #[test]
     fn bits_are_named() {
-        let line = "host hypervisor=kvm base=0x40000000 features=0xa0 hints=0x0 steal_time=yes preempted=yes yield=no halt=yes reason=\"why\"";
+        let line = "host hypervisor=kvm base=0x40000000 features=0xa0 hints=0x0 steal_time=yes preempted=yes yield=no halt=yes flush_mark=no send_ipi=no reason=\"why\"";
         let said = describe(&Record::parse(line).unwrap()).unwrap();
         assert!(said.contains("features STEAL_TIME PV_UNHALT, hints none; uses steal_time=yes"), "{said}");
-        assert!(said.ends_with("halt=yes (why)"));
+        assert!(said.ends_with("halt=yes flush_mark=no send_ipi=no (why)"));
         let none = describe(&Record::parse("host hypervisor=none").unwrap()).unwrap();
         assert_eq!(none, "sees hypervisor=none, no KVM");
     }

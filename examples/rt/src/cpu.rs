@@ -9,7 +9,7 @@ use raw_cpuid::cpuid;
 use x86_64::instructions::interrupts;
 
 use crate::error::BootError;
-use crate::per_cpu::{self, PerCpu, this_cpu};
+use crate::per_cpu::{self, PerCpu};
 use crate::{println, task};
 
 /// The CPUs of an example guest: numbers from the GS block, KVM as hypervisor where there is one.

@@ -1,17 +1,20 @@
 //! The local APIC of each CPU: wake-ups between CPUs, start of CPUs, timer.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed, fence};
 
-use pvlock::ApicId;
+use pvlock::{ApicId, CpuId};
+use spin::Once;
 use x2apic::lapic::{LocalApic, LocalApicBuilder, TimerDivide, TimerMode, xapic_base};
 use x86_64::instructions::{interrupts, port::Port};
 
 use crate::per_cpu::this_cpu;
-use crate::{clock, cpu, task};
+use crate::{clock, cpu, smp, task};
 
 pub(crate) const TIMER_VECTOR: u8 = 0x20;
 pub(crate) const WAKE_VECTOR: u8 = 0x21;
 pub(crate) const ERROR_VECTOR: u8 = 0x22;
+/// What the example wants other CPUs to do: see [`on_request`](crate::on_request).
+pub const REQUEST_VECTOR: u8 = 0x23;
 /// Low four bits set: some processors force them.
 pub(crate) const SPURIOUS_VECTOR: u8 = 0x2f;
 
@@ -132,8 +135,31 @@ pub fn stop_timer() {
     with(|apic| unsafe { apic.set_timer_initial(0) });
 }
 
-/// Called for every interrupt, interrupts off.
-pub(crate) fn on_interrupt(vector: u8) {
+/// Sends [`REQUEST_VECTOR`] to one CPU. All that was written before is seen by its handler.
+pub fn request(target: CpuId) {
+    let Some(block) = smp::all().get(target.index()) else { return };
+    // ORDERING: SeqCst. In x2APIC mode the command register is an MSR, and a write to that is not ordered after earlier stores by itself.
+    fence(Ordering::SeqCst);
+    // SAFETY: the vector has a gate on every CPU that can take interrupts.
+    with(|apic| unsafe { apic.send_ipi(REQUEST_VECTOR, destination(block.apic_id())) });
+}
+
+/// What the example does in interrupts, if anything.
+static ON_REQUEST: Once<fn(CpuId)> = Once::new();
+static ON_TICK: Once<fn(CpuId, u64)> = Once::new();
+
+/// Lets `handler` answer [`request`], on the CPU that was asked, interrupts off. The first call counts.
+pub fn on_request(handler: fn(CpuId)) {
+    ON_REQUEST.call_once(|| handler);
+}
+
+/// Tells `handler` of each timer interrupt: on which CPU, and which instruction it interrupted. Interrupts are off. The first call counts.
+pub fn on_tick(handler: fn(CpuId, u64)) {
+    ON_TICK.call_once(|| handler);
+}
+
+/// Called for every interrupt, interrupts off; `ip` is the interrupted instruction.
+pub(crate) fn on_interrupt(vector: u8, ip: u64) {
     if vector == TIMER_VECTOR {
         // ORDERING: Relaxed, a statistic.
         this_cpu().ticks.fetch_add(1, Relaxed);
@@ -142,7 +168,19 @@ pub(crate) fn on_interrupt(vector: u8) {
         // SAFETY: ends the interrupt that is being handled; a spurious one must not be ended.
         with(|apic| unsafe { apic.end_of_interrupt() });
     }
-    if vector == TIMER_VECTOR {
-        task::on_timer();
+    let cpu = this_cpu().cpu();
+    match vector {
+        REQUEST_VECTOR => {
+            if let (Some(handler), Some(cpu)) = (ON_REQUEST.get(), cpu) {
+                handler(cpu);
+            }
+        }
+        TIMER_VECTOR => {
+            if let (Some(handler), Some(cpu)) = (ON_TICK.get(), cpu) {
+                handler(cpu, ip);
+            }
+            task::on_timer();
+        }
+        _ => {}
     }
 }

@@ -56,6 +56,7 @@ mod smp;
 mod symbols;
 pub mod task;
 mod traps;
+mod window;
 mod work;
 
 pub use boot::command_line;
@@ -63,7 +64,8 @@ pub use clock::{sleep_ms, tsc, tsc_khz};
 pub use console::Quoted;
 pub use cpu::{RtCpu, hypervisor_present, runtime_kicks};
 pub use exit::{ExitCode, exit};
-pub use lapic::{start_periodic_timer, start_timer, stop_timer};
+pub use lapic::{REQUEST_VECTOR, on_request, on_tick, request, start_periodic_timer, start_timer, stop_timer};
 pub use per_cpu::current;
 pub use smp::{cpu_count, halts, ticks};
+pub use window::{Frame, Window};
 pub use work::run_on_all;

@@ -105,10 +105,11 @@ fn build() -> InterruptDescriptorTable {
         vmm_communication_exception coded 29 IST_EXCEPTION;
         security_exception coded 30 IST_EXCEPTION;
     }
-    let interrupts: [(u8, Gate); 4] = [
+    let interrupts: [(u8, Gate); 5] = [
         (lapic::TIMER_VECTOR, interrupt::<{ lapic::TIMER_VECTOR }>),
         (lapic::WAKE_VECTOR, interrupt::<{ lapic::WAKE_VECTOR }>),
         (lapic::ERROR_VECTOR, interrupt::<{ lapic::ERROR_VECTOR }>),
+        (lapic::REQUEST_VECTOR, interrupt::<{ lapic::REQUEST_VECTOR }>),
         (lapic::SPURIOUS_VECTOR, interrupt::<{ lapic::SPURIOUS_VECTOR }>),
     ];
     for (vector, gate) in interrupts {
@@ -120,8 +121,8 @@ fn build() -> InterruptDescriptorTable {
 }
 
 /// Called by traps.s on the interrupted stack, interrupts off. It may return on another CPU: the interrupted task moves.
-extern "C" fn interrupt_dispatch(vector: u64) {
-    lapic::on_interrupt(vector as u8);
+extern "C" fn interrupt_dispatch(vector: u64, ip: u64) {
+    lapic::on_interrupt(vector as u8, ip);
 }
 
 /// Called by traps.s for every exception: none is expected in a guest that works.

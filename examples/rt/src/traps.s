@@ -32,6 +32,7 @@ interrupt_common:
     fxsave64 [rsp]
     cld
     mov rdi, [rbp + 8]              # vector
+    mov rsi, [rbp + 16]             # rip
     call {INTERRUPT_DISPATCH}
     fxrstor64 [rsp]
     lea rsp, [rbp - 72]             # the nine registers above

@@ -4,7 +4,7 @@
 //! factor of a hundred or so, `spin` keeps much of its rate, and `pvlock` keeps it with everybody served. Every
 //! `result` line ends in `sum=ok`.
 //!
-//! Parameters: `locks` (of `pvlock,spin,ticket,hermit`, all; or ways to wait, as the crate `pvlock-policies` names them), `ms` per interval (700), `rounds` (3), `cs` and `ncs`:
+//! Parameters: `locks` (of `pvlock,spin,ticket,hermit`, all; or `spin-relax`, `spin-no-pause`, or ways to wait, as the crate `pvlock-policies` names them), `ms` per interval (700), `rounds` (3), `cs` and `ncs`:
 //! iterations of arithmetic inside and outside the critical section (200 and 100, some 0.4 and 0.2 µs on silicon: the lock
 //! is the bottleneck), `aware` (1; 0 keeps pvlock from asking the hypervisor), `verbose` (0; 1 prints a line per vCPU),
 //! `linger_ms` (0).

@@ -15,13 +15,14 @@ use crate::line::Record;
 const FOLDER: &str = "/sys/kernel/debug/kvm";
 
 /// Those of KVM's statistics that our guests can move. `nested/init.sh` has the same list.
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "directed_yield_attempted",
     "directed_yield_successful",
     "halt_exits",
     "hypercalls",
     "exits",
     "preemption_reported",
+    "tlb_flush",
 ];
 
 const PERIOD: Duration = Duration::from_millis(150);

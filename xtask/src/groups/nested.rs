@@ -21,8 +21,8 @@ struct Features {
     expected: &'static [(&'static str, &'static str)],
 }
 
-/// Keys: steal-time record there; preempted flag, directed yield, halt and kick used.
-const MATRIX: [Features; 7] = [
+/// Keys: steal-time record there; preempted flag, directed yield, halt and kick, flush marks, interrupts to many used.
+const MATRIX: [Features; 9] = [
     Features {
         name: "all",
         cpu_flags: "",
@@ -32,17 +32,43 @@ const MATRIX: [Features; 7] = [
             ("preempted", "yes"),
             ("yield", "yes"),
             ("halt", "yes"),
+            ("flush_mark", "yes"),
+            ("send_ipi", "yes"),
         ],
+    },
+    Features {
+        name: "no-send-ipi",
+        cpu_flags: "kvm-pv-ipi=off",
+        expected: &[("preempted", "yes"), ("yield", "yes"), ("halt", "yes"), ("flush_mark", "yes"), ("send_ipi", "no")],
+    },
+    Features {
+        name: "no-tlb-flush",
+        cpu_flags: "kvm-pv-tlb-flush=off",
+        expected: &[("preempted", "yes"), ("yield", "yes"), ("halt", "yes"), ("flush_mark", "no"), ("send_ipi", "yes")],
     },
     Features {
         name: "no-kvm",
         cpu_flags: "kvm=off",
-        expected: &[("steal_time", "no"), ("preempted", "no"), ("yield", "no"), ("halt", "no")],
+        expected: &[
+            ("steal_time", "no"),
+            ("preempted", "no"),
+            ("yield", "no"),
+            ("halt", "no"),
+            ("flush_mark", "no"),
+            ("send_ipi", "no"),
+        ],
     },
     Features {
         name: "no-steal-time",
         cpu_flags: "-kvm-steal-time",
-        expected: &[("hypervisor", "kvm"), ("steal_time", "no"), ("preempted", "no"), ("yield", "no"), ("halt", "yes")],
+        expected: &[
+            ("hypervisor", "kvm"),
+            ("steal_time", "no"),
+            ("preempted", "no"),
+            ("yield", "no"),
+            ("halt", "yes"),
+            ("flush_mark", "no"),
+        ],
     },
     Features {
         name: "no-unhalt",
@@ -57,7 +83,7 @@ const MATRIX: [Features; 7] = [
     Features {
         name: "dedicated",
         cpu_flags: "kvm-hint-dedicated=on",
-        expected: &[("hints", "0x1"), ("preempted", "yes"), ("yield", "no"), ("halt", "no")],
+        expected: &[("hints", "0x1"), ("preempted", "yes"), ("yield", "no"), ("halt", "no"), ("flush_mark", "no")],
     },
     Features {
         name: "hyper-v",
@@ -75,6 +101,11 @@ pub fn run(tally: &mut Tally) {
     tally.test("nested::steal-time::not-offered", || not_offered(&backend));
     tally.test("nested::overcommit", || overcommit(&backend));
     tally.test("nested::mutex", || mutex(&backend));
+    tally.test("nested::watchdog", || watchdog(&backend));
+    tally.test("nested::relax", || relax(&backend));
+    tally.test("nested::shootdown", || flush_marks(&backend));
+    tally.test("nested::shootdown::no-send-ipi", || shootdown(&backend, "kvm-pv-ipi=off").map(drop));
+    tally.test("nested::shootdown::no-sched-yield", || shootdown(&backend, "kvm-pv-sched-yield=off").map(drop));
     for features in &MATRIX {
         tally.test(&format!("nested::features::{}", features.name), || matrix_row(&backend, features));
     }
@@ -122,6 +153,62 @@ fn mutex(backend: &Backend) -> Result<()> {
     let sleeps: u64 = outcome.records("result").map(|result| result.number("sleeps")).sum::<Result<u64>>()?;
     ensure!(sleeps > 0, "no task ever slept");
     Ok(())
+}
+
+/// The detector finds foreign spinners that do not pause and boosts somebody; turned off, it does nothing. KVM saw the yields.
+fn watchdog(backend: &Backend) -> Result<()> {
+    let parameters = "rounds=1 linger_ms=600";
+    let outcome = Boot { example: "watchdog", vcpus: 8, parameters, ..Boot::default() }.run(backend)?;
+    every_lock_reported(&outcome, &["spin-no-pause"], 8)?;
+    let boosts: Vec<u64> = outcome.records("watchdog").map(|line| line.number("boosts")).collect::<Result<_>>()?;
+    ensure!(matches!(boosts[..], [0, with] if with > 0), "boosts with the detector off and on: {boosts:?}");
+    let kvm = outcome.kvm.as_ref().context("KVM's counters could not be read")?;
+    ensure!(kvm.get("directed_yield_successful") > 0, "KVM never yielded: {kvm}");
+    kvm_agrees(&outcome)
+}
+
+/// A foreign lock with our relax strategy makes directed yields, most of which KVM counts as successful; without it, none.
+fn relax(backend: &Backend) -> Result<()> {
+    let run = |lock: &str| -> Result<(u64, u64)> {
+        let parameters = format!("locks={lock} rounds=1 ms=700 linger_ms=600");
+        let outcome =
+            Boot { example: "overcommit", vcpus: 8, parameters: &parameters, ..Boot::default() }.run(backend)?;
+        every_lock_reported(&outcome, &[lock], 8)?;
+        kvm_agrees(&outcome)?;
+        let total = outcome.records("total").last().context("no `total` line")?;
+        let kvm = outcome.kvm.as_ref().context("KVM's counters could not be read")?;
+        Ok((total.number("yields")?, kvm.get("directed_yield_successful")))
+    };
+    let ((plain, _), (yields, successful)) = (run("spin")?, run("spin-relax")?);
+    ensure!(plain == 0, "the plain lock made {plain} yields");
+    ensure!(yields > 0 && successful > yields / 2, "{yields} yields, of which {successful} were successful");
+    Ok(())
+}
+
+/// Marks are left where the host sees to them, and KVM flushes for them; elsewhere there are none.
+fn flush_marks(backend: &Backend) -> Result<()> {
+    let (marked, flushes) = shootdown(backend, "")?;
+    let (unmarked, other_flushes) = shootdown(backend, "kvm-pv-tlb-flush=off")?;
+    ensure!(marked > 0, "no preempted vCPU was left a flush mark");
+    ensure!(unmarked == 0, "{unmarked} flush marks on a host without them");
+    // Start-up flushes too. Several marks before a vCPU runs are one flush.
+    ensure!(
+        flushes > other_flushes,
+        "KVM flushed {flushes} times with {marked} marks, {other_flushes} times without any"
+    );
+    Ok(())
+}
+
+/// No old TLB entry was used. Returns how many flush marks were left, and how often KVM flushed a guest's TLB.
+fn shootdown(backend: &Backend, cpu_flags: &str) -> Result<(u64, u64)> {
+    let parameters = "rounds=1 ms=700 linger_ms=600";
+    let outcome = Boot { example: "shootdown", vcpus: 8, cpu_flags, parameters }.run(backend)?;
+    every_lock_reported(&outcome, &["plain", "pvlock"], 8)?;
+    let ours = outcome.records("result").find(|result| result.get("lock") == Some("pvlock")).context("no result")?;
+    ensure!(ours.number("stale")? == 0, "old TLB entries were used");
+    ensure!(ours.number("shootdowns")? > 0, "there was no shootdown");
+    let kvm = outcome.kvm.as_ref().context("KVM's counters could not be read")?;
+    Ok((ours.number("marked")? + ours.number("marked_later")?, kvm.get("tlb_flush")))
 }
 
 fn kvm_agrees(outcome: &Outcome) -> Result<()> {

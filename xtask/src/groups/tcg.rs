@@ -13,6 +13,7 @@ fn short(example: &str) -> &'static str {
         OVERCOMMIT => "rounds=1 ms=200",
         "steal-time" => "ms=1000",
         "mutex" => "ops=20",
+        "shootdown" | "watchdog" => "rounds=1 ms=200",
         _ => "",
     }
 }

@@ -43,7 +43,7 @@ while read -r state 2>/dev/null <"/proc/$qemu/stat"; do
     for dir in /sys/kernel/debug/kvm/"$qemu"-*; do
         [ -r "$dir/exits" ] || continue
         line=
-        for name in directed_yield_attempted directed_yield_successful hypercalls halt_exits exits preemption_reported; do
+        for name in directed_yield_attempted directed_yield_successful hypercalls halt_exits exits preemption_reported tlb_flush; do
             value=
             # A statistic this kernel does not have, or a guest that has just gone.
             read -r value 2>/dev/null <"$dir/$name" || continue 2
