@@ -6,6 +6,9 @@ mod sync;
 pub mod boost;
 pub mod cpu;
 pub mod guard;
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("guide.md")]
+pub mod guide {}
 pub mod hypervisor;
 pub mod kvm;
 #[cfg(not(pvlock_loom))]
