@@ -109,7 +109,7 @@ impl<P: Parker> RawMutex<P> {
             self.expect_owned();
         }
         if self.word.unlock(me) == Unlocked::Sleepers {
-            slow::unlock_slow(self);
+            slow::unlock_slow(self, me);
         }
     }
 
@@ -128,7 +128,7 @@ impl<P: Parker> RawMutex<P> {
         if cfg!(debug_assertions) {
             self.expect_owned();
         }
-        slow::unlock_fair_slow(self);
+        slow::unlock_fair_slow(self, Locker::new(P::current()));
     }
 
     /// Whether somebody holds the mutex. A hint, and without ordering.

@@ -33,7 +33,7 @@
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
 use super::super::wait_list::{List, Place, Queued};
 use super::RawMutex;
-use super::word::{Locker, Others};
+use super::word::{Locker, Others, Unlocked};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
@@ -56,36 +56,51 @@ pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>) {
     }
 }
 
-/// Releases a mutex for which tasks sleep.
+/// Releases a mutex for which tasks sleep, or which has a flag set for another reason.
 #[cold]
 #[inline(never)]
-pub(super) fn unlock_slow<P: Parker>(mutex: &RawMutex<P>) {
-    let woken = mutex.list.with(|list| {
-        if mutex.word.snapshot().hands_over()
-            && let Some(first) = hand_over(mutex, list)
-        {
-            return Some(first);
+pub(super) fn unlock_slow<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
+    // Nobody sleeps although a flag says so: only after a panic in `park`.
+    while !release_to_first(mutex) {
+        if mutex.word.unlock(me) == Unlocked::Done {
+            return;
         }
-        let asleep = list.first().filter(|_| !list.first_is_awake());
+    }
+}
+
+/// Releases the mutex and sees to it that the first sleeper is awake. `false`: there is none, and the mutex is still held.
+///
+/// Never is it released here with an empty list: the spinlock's memory may go as soon as the mutex is free and nobody sleeps.
+fn release_to_first<P: Parker>(mutex: &RawMutex<P>) -> bool {
+    let found = mutex.list.with(|list| {
+        let Some(first) = list.first() else {
+            mutex.word.clear_flags();
+            return None;
+        };
+        if mutex.word.snapshot().hands_over() {
+            return Some(hand_over(mutex, list));
+        }
+        let asleep = (!list.first_is_awake()).then_some(first);
         list.set_first_awake(true);
         mutex.word.release();
-        asleep
+        Some(asleep)
     });
-    wake::<P>(woken);
+    let released = found.is_some();
+    wake::<P>(found.flatten());
+    released
 }
 
 /// Gives the mutex to the first sleeper; releases it if there is none.
 #[cold]
 #[inline(never)]
-pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>) {
-    let woken = mutex.list.with(|list| {
-        let given = hand_over(mutex, list);
-        if given.is_none() {
-            mutex.word.release();
-        }
-        given
-    });
-    wake::<P>(woken);
+pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
+    let given = mutex.list.with(|list| hand_over(mutex, list));
+    if given.is_some() {
+        wake::<P>(given);
+    } else if mutex.word.unlock(me) == Unlocked::Sleepers {
+        // One has come in between.
+        unlock_slow(mutex, me);
+    }
 }
 
 fn hand_over<P: Parker>(mutex: &RawMutex<P>, list: &mut List) -> Option<TaskId> {

@@ -165,7 +165,13 @@ impl Word {
         Unlocked::Sleepers
     }
 
-    /// `(t,*,*) -> (0,0,0)`. Under the list's spinlock: nobody sleeps, or the first is awake.
+    /// `(t,*,*) -> (t,0,0)`. Under the list's spinlock: nobody sleeps.
+    pub(crate) fn clear_flags(&self) {
+        // ORDERING: Relaxed, the caller owns the mutex.
+        self.0.fetch_and(!FLAGS, Ordering::Relaxed);
+    }
+
+    /// `(t,*,*) -> (0,0,0)`. Under the list's spinlock: the first sleeper is awake.
     pub(crate) fn release(&self) {
         // ORDERING: Release, pair MUTEX-HANDOVER.
         self.0.store(0, Ordering::Release);

@@ -295,9 +295,9 @@ pub fn contend<L: Lock>(
 /// Burns CPU without touching memory.
 #[inline]
 pub fn work(iterations: u32) {
-    // A number that the compiler knew it would fold into one multiplication.
+    // Of what the compiler knew it would fold many steps into one multiplication.
     let iterations = black_box(iterations);
-    let mut x = u64::from(iterations) | 1;
+    let mut x = black_box(u64::from(iterations) | 1);
     for _ in 0..iterations {
         x = x.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     }

@@ -14,6 +14,8 @@ pub enum Group {
     Loom,
     /// The library built for x86_64-unknown-none.
     None,
+    /// The package as it is published, and the adapters in the place of the crates whose names they have.
+    Package,
     /// Guests under plain emulation.
     Tcg,
     /// Guests under real KVM in an emulated machine.
@@ -44,6 +46,7 @@ impl Args {
                 Group::Host => groups::host(&mut tally),
                 Group::Loom => groups::loom::run(&mut tally),
                 Group::None => groups::none::run(&mut tally),
+                Group::Package => groups::package::run(&mut tally),
                 Group::Tcg => groups::tcg::run(&mut tally),
                 Group::Nested => groups::nested::run(&mut tally),
             }

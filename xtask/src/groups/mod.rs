@@ -11,6 +11,7 @@ pub mod guests;
 pub mod loom;
 pub mod nested;
 pub mod none;
+pub mod package;
 pub mod tcg;
 
 mod libtest;
