@@ -21,6 +21,7 @@ enum Threads {}
 thread_local! {
     static TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
     static PARK_PANICS: Cell<bool> = const { Cell::new(false) };
+    static WAKING_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 /// Parks so far on each CPU.
 static SLEEPS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
@@ -36,6 +37,7 @@ impl Parker for Threads {
         assert!(!PARK_PANICS.get(), "as told");
         SLEEPS[ME.get().unwrap().index()].fetch_add(1, Relaxed);
         thread::park();
+        assert!(!WAKING_PANICS.get(), "as told");
     }
     fn unpark(task: TaskId) {
         if let Some(thread) = TASKS.lock().unwrap().get_or_insert_default().get(&task.get()) {
@@ -221,6 +223,41 @@ fn a_fair_unlock_gives_the_mutex_to_who_has_slept_longest() {
         });
         assert_eq!(*MUTEX.lock(), [45, 46, 47]);
     });
+}
+
+#[test]
+fn a_panic_in_the_kernels_park_costs_the_next_sleeper_no_wake_up() {
+    let sleeps = |cpu: usize| SLEEPS[cpu].load(Relaxed);
+    for _ in 0..20 {
+        let mutex = Mutex::<u32, Threads>::new(0);
+        thread::scope(|scope| {
+            as_task(58, || {
+                let held = mutex.lock();
+                let before = (sleeps(61), sleeps(59));
+                let first = scope.spawn(|| {
+                    as_task(61, || {
+                        WAKING_PANICS.set(true);
+                        let waits = std::panic::AssertUnwindSafe(|| drop(mutex.lock()));
+                        assert!(std::panic::catch_unwind(waits).is_err());
+                    });
+                });
+                while sleeps(61) == before.0 {
+                    thread::yield_now();
+                }
+                scope.spawn(|| as_task(59, || *mutex.lock() += 1));
+                while sleeps(59) == before.1 {
+                    thread::yield_now();
+                }
+                // Marks the first as awake, which panics.
+                drop(held);
+                while !first.is_finished() {
+                    thread::yield_now();
+                }
+                *mutex.lock() += 1;
+            });
+        });
+        assert_eq!(mutex.into_inner(), 2);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! [`Condvar`]: sleeping until somebody says that something has changed.
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 
 use super::mutex::RawMutex;
 use super::mutex::data::MutexGuard;
@@ -38,15 +39,22 @@ impl<P: Parker> Condvar<P> {
     /// and returns, as if notified.
     ///
     /// # Panics
-    /// In debug builds, when the mutex is not held by the calling task.
+    /// In debug builds, when the mutex is not held by the calling task. Should the kernel's `park` panic, the mutex is not held any more when that
+    /// arrives here, and the guard is gone.
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, guard: MutexGuard<'a, T, P>) -> MutexGuard<'a, T, P> {
+        let mutex = MutexGuard::mutex(&guard).raw();
+        // Should the kernel's `park` panic, the mutex is not held by us: the guard must not release it.
+        let guard = ManuallyDrop::new(guard);
         // SAFETY: the guard, which is kept, says that the mutex is held by the caller.
-        unsafe { self.wait_raw(MutexGuard::mutex(&guard).raw()) };
-        guard
+        unsafe { self.release_and_sleep(mutex) };
+        // Whether it may be locked here was asked when it was locked before; a panic now would be no better.
+        mutex.lock_unasked(P::current());
+        ManuallyDrop::into_inner(guard)
     }
 
-    /// As [`wait`](Self::wait), for a mutex without data. Should the kernel's `park` panic, the mutex is held again when that arrives here.
+    /// As [`wait`](Self::wait), for a mutex without data. Should the kernel's `park` panic, the mutex is held again when that arrives here, unless
+    /// waiting for it panics too.
     ///
     /// # Panics
     /// As [`wait`](Self::wait).
@@ -55,8 +63,17 @@ impl<P: Parker> Condvar<P> {
     /// The caller holds `mutex`, and does not touch what it protects meanwhile.
     #[track_caller]
     pub unsafe fn wait_raw(&self, mutex: &RawMutex<P>) {
-        // Whoever held the mutex believes so when a panic comes by: a guard would release it.
+        // Whoever held the mutex believes so when a panic comes by.
         let held_again = HeldAgain(mutex);
+        // SAFETY: held, as the caller says.
+        unsafe { self.release_and_sleep(mutex) };
+        drop(held_again);
+    }
+
+    /// # Safety
+    /// The caller holds `mutex`; it does not any more when this returns or panics.
+    #[track_caller]
+    unsafe fn release_and_sleep(&self, mutex: &RawMutex<P>) {
         match P::current() {
             Some(task) if P::may_sleep() => self.list.queue(task, |queued| {
                 // SAFETY: held, as the caller says.
@@ -72,7 +89,6 @@ impl<P: Parker> Condvar<P> {
                 P::Cpu::relax();
             }
         }
-        drop(held_again);
     }
 
     /// Waits as long as `condition` is true of the data.
@@ -93,23 +109,23 @@ impl<P: Parker> Condvar<P> {
 
     /// Wakes the task that has waited longest. Returns whether there was one. May be called from an interrupt handler.
     pub fn notify_one(&self) -> bool {
+        // Who is out of the list is to be awake soon: nobody else is woken in its place.
+        P::Cpu::preempt_disable();
         let woken = self.list.with(|list| list.take_first());
-        woken.inspect(|&task| P::unpark(task)).is_some()
+        if let Some(task) = woken {
+            P::unpark(task);
+        }
+        P::Cpu::preempt_enable();
+        woken.is_some()
     }
 
     /// Wakes all tasks that wait when it is called. Returns how many. May be called from an interrupt handler.
+    ///
+    /// With others that notify at the same time, some of those woken may have come later.
     pub fn notify_all(&self) -> usize {
-        // Who waits again while this goes on comes after the last of them.
-        let Some(last) = self.list.with(|list| list.last()) else { return 0 };
-        let mut woken = 0;
-        while let Some(task) = self.list.with(|list| list.take_first()) {
-            P::unpark(task);
-            woken += 1;
-            if task == last {
-                break;
-            }
-        }
-        woken
+        // As many as wait now: those who wait again while this goes on come after them.
+        let waiting = self.list.with(|list| list.len());
+        (0..waiting).take_while(|_| self.notify_one()).count()
     }
 
     /// Whether nobody waits and the memory is as in a new one.

@@ -90,7 +90,7 @@ pub trait Parker: 'static {
     ///
     /// What the unparking task wrote before is seen once it has also taken the lock.
     ///
-    /// It should not panic: exclusion survives that, but a wake-up that was meant for the caller may be lost to the next sleeper.
+    /// It should not panic. If it does, the caller leaves without the mutex, and what was meant for it goes to the next sleeper.
     fn park();
 
     /// Wakes `task` from [`park`](Self::park), or makes its next `park` return at once.

@@ -51,12 +51,12 @@ impl List {
         self.first.is_null()
     }
 
-    /// Who came last.
-    pub(crate) fn last(&self) -> Option<TaskId> {
+    /// How many tasks are in it.
+    pub(crate) fn len(&self) -> usize {
         // SAFETY: as in `first`.
-        let first = unsafe { self.first.as_ref() }?;
+        let first = unsafe { self.first.as_ref() };
         // SAFETY: as in `first`.
-        unsafe { first.prev.get().as_ref() }.map(|sleeper| sleeper.task)
+        core::iter::successors(first, |sleeper| unsafe { sleeper.next.get().as_ref() }).count()
     }
 
     /// Whether the first was marked as awake.
@@ -185,7 +185,7 @@ impl<C: Cpu> Queued<'_, C> {
         })
     }
 
-    /// Leaves the list if it is still in it. `f` runs under the same hold of the spinlock, after that.
+    /// Leaves the list if it is still in it.
     pub(crate) fn leave(&self, list: &mut List) {
         if self.sleeper.linked.get() {
             list.unlink(self.sleeper);
@@ -254,10 +254,10 @@ mod tests {
                     expected.push(4);
                 }
                 assert_eq!(numbers(&list), expected, "{order:?}");
-                assert_eq!(list.last().map(TaskId::get), expected.last().copied(), "{order:?}");
+                assert_eq!(list.len(), expected.len(), "{order:?}");
             }
             assert_eq!(list.take_first().map(TaskId::get), Some(4));
-            assert!(list.is_empty() && list.take_first().is_none() && list.last().is_none());
+            assert!(list.is_empty() && list.take_first().is_none());
         }
     }
 }

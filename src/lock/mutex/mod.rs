@@ -18,9 +18,10 @@ use word::{Locker, Unlocked, Word};
 /// A mutex for tasks that may sleep; 40 bytes. It holds no data: see [`Mutex`](super::Mutex).
 ///
 /// - Uncontended, `lock` and `unlock` are one atomic instruction each.
-/// - Who finds it held spins as long as the owner runs, on a vCPU that runs; only one does, the others queue behind it on lines of their own
-///   ([`OsqLock`]). Otherwise it sleeps, by the kernel's [`Parker`].
-/// - A mutex that is free may be taken past those who sleep. A sleeper that was woken in vain twice and has slept longest gets it handed over.
+/// - Who finds it held spins as long as the owner runs, on a vCPU that runs: newcomers for a short while, one for long, the others queue behind that one
+///   on lines of their own ([`OsqLock`]). Otherwise it sleeps, by the kernel's [`Parker`].
+/// - A mutex that is free may be taken past those who sleep. The one that has slept longest is awake soon and spins too; when it was woken in vain twice,
+///   or passed for about 1000 rounds, it gets the mutex handed over.
 /// - The owner is known: [`owner`](Self::owner).
 ///
 /// `lock` is Acquire and `unlock` is Release: what one holder wrote before unlocking, the next one sees.
@@ -86,7 +87,7 @@ impl<P: Parker> RawMutex<P> {
         (self.word.lock(me) || self.word.take(me)).then_some(me)
     }
 
-    /// Releases the mutex, and wakes the first sleeper, if there is one. The mutex is not touched after that: its memory may be gone.
+    /// Releases the mutex, and wakes the first sleeper, if there is one and it is not awake already. The mutex is not touched after that: its memory may be gone.
     ///
     /// # Panics
     /// In debug builds: when it is free, and when another task owns it.

@@ -27,8 +27,9 @@
 //!
 //! A sleeper that is not first leaves its wake-up to that one: it sets `waiters` when it goes to sleep, and when it gets the lock.
 //!
-//! Bound: a sleeper that is first in the list is woken in vain at most `VAIN_WAKES` times, and passed for at most `HEAD_ROUNDS` rounds of its
-//! own spinning; then nobody passes it. Every sleeper becomes first after those before it.
+//! Bound: a sleeper that is first in the list is woken in vain at most `VAIN_WAKES` times, and passed for at most about `HEAD_ROUNDS` rounds of
+//! its own spinning after each; then nobody passes it. Every sleeper becomes first after those before it. A return of `park` for no reason
+//! counts as a wake in vain.
 
 use super::super::parker::{Parker, TaskId, Whereabouts, worth_spinning};
 use super::super::wait_list::{List, Place, Queued};
@@ -60,12 +61,11 @@ pub(super) fn lock_slow<P: Parker>(mutex: &RawMutex<P>, task: Option<TaskId>) {
 #[cold]
 #[inline(never)]
 pub(super) fn unlock_slow<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
-    // Nobody sleeps although a flag says so: only after a panic in `park`.
-    while !release_to_first(mutex) {
-        if mutex.word.unlock(me) == Unlocked::Done {
-            return;
-        }
-    }
+    // Whoever is marked as awake is to be awake soon: until it is, nobody else is woken.
+    P::Cpu::preempt_disable();
+    // Nobody sleeps although a flag says so: a sleeper has come and taken the mutex, or its `park` has panicked.
+    while !release_to_first(mutex) && mutex.word.unlock(me) == Unlocked::Sleepers {}
+    P::Cpu::preempt_enable();
 }
 
 /// Releases the mutex and sees to it that the first sleeper is awake. `false`: there is none, and the mutex is still held.
@@ -94,6 +94,7 @@ fn release_to_first<P: Parker>(mutex: &RawMutex<P>) -> bool {
 #[cold]
 #[inline(never)]
 pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
+    P::Cpu::preempt_disable();
     let given = mutex.list.with(|list| hand_over(mutex, list));
     if given.is_some() {
         wake::<P>(given);
@@ -101,6 +102,7 @@ pub(super) fn unlock_fair_slow<P: Parker>(mutex: &RawMutex<P>, me: Locker) {
         // One has come in between.
         unlock_slow(mutex, me);
     }
+    P::Cpu::preempt_enable();
 }
 
 fn hand_over<P: Parker>(mutex: &RawMutex<P>, list: &mut List) -> Option<TaskId> {
@@ -201,17 +203,47 @@ fn spin_for_owner<P: Parker>(
 
 fn sleep<P: Parker>(mutex: &RawMutex<P>, task: TaskId, me: Locker) {
     mutex.list.queue(task, |queued| {
+        let leaves = Leaves { mutex, queued, me };
         let mut vain_wakes = 0;
         let mut parked = false;
-        loop {
-            if (parked && spin_as_first(mutex, queued, me)) || look_again(mutex, queued, me, parked, &mut vain_wakes) {
-                return;
-            }
+        while !((parked && spin_as_first(mutex, queued, me)) || look_again(mutex, queued, me, parked, &mut vain_wakes))
+        {
             count(P::Cpu::current(), Counter::Sleep);
             P::park();
             parked = true;
         }
+        core::mem::forget(leaves);
     });
+}
+
+/// A sleeper that leaves without the mutex, since the kernel's `park` has panicked.
+struct Leaves<'a, 'b, P: Parker> {
+    mutex: &'a RawMutex<P>,
+    queued: &'a Queued<'b, P::Cpu>,
+    me: Locker,
+}
+
+impl<P: Parker> Drop for Leaves<'_, '_, P> {
+    /// What was meant for this sleeper goes to the next one: the mutex that it was given, its being awake, or its request.
+    fn drop(&mut self) {
+        let Self { mutex, queued, me } = *self;
+        P::Cpu::preempt_disable();
+        let (place, next) = queued.with(|list, place| {
+            queued.leave(list);
+            if place != Place::First {
+                return (place, None);
+            }
+            mutex.word.clear_flags();
+            let next = list.first();
+            list.set_first_awake(next.is_some());
+            (place, next)
+        });
+        wake::<P>(next);
+        if place == Place::Out && mutex.word.unlock(me) == Unlocked::Sleepers {
+            unlock_slow(mutex, me);
+        }
+        P::Cpu::preempt_enable();
+    }
 }
 
 /// The last look before sleeping. `true`: the mutex is the caller's, and it is out of the list.
@@ -229,7 +261,8 @@ fn look_again<P: Parker>(
             Place::First => {
                 list.set_first_awake(false);
                 mutex.word.announce();
-                if *vain_wakes >= VAIN_WAKES {
+                // If this look is in vain too, that was one more.
+                if *vain_wakes + u32::from(parked) >= VAIN_WAKES {
                     mutex.word.ask_for_hand_over();
                 }
                 mutex.word.take_promised(me)

@@ -25,7 +25,8 @@
 //! Invariants:
 //! 1. `owner` becomes nonzero by one compare-exchange from a word without owner, or by the owner's gift to the first sleeper.
 //! 2. The flags change under the list's spinlock only. So whoever owns the lock and holds the spinlock may store the whole word.
-//! 3. When the spinlock is free and the list is not empty, `waiters` is set, or the first is awake, or it has just come and is yet to look.
+//! 3. When the spinlock is free and the list is not empty, `waiters` is set, or the first is awake (or about to be woken by who marked it so), or
+//!    it has just come and is yet to look.
 //! 4. Who is awake sets `waiters` before its last look at the lock. So an unlock that finds the flag clear comes before that look.
 //! 5. While `hand_over` is set nobody but the first sleeper takes the lock (rwsem b613c7f31476).
 
@@ -165,9 +166,9 @@ impl Word {
         Unlocked::Sleepers
     }
 
-    /// `(t,*,*) -> (t,0,0)`. Under the list's spinlock: nobody sleeps.
+    /// `(*,*,*) -> (*,0,0)`. Under the list's spinlock: nobody sleeps, or the first is awake.
     pub(crate) fn clear_flags(&self) {
-        // ORDERING: Relaxed, the caller owns the mutex.
+        // ORDERING: Relaxed, as in `announce`.
         self.0.fetch_and(!FLAGS, Ordering::Relaxed);
     }
 
