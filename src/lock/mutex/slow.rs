@@ -38,7 +38,7 @@ use super::word::{Locker, Others, Unlocked};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
-use crate::wait::budget::{HEAD_ROUNDS, MUTEX_NEWCOMER_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, UNKNOWN_ROUNDS, VAIN_WAKES};
+use crate::wait::budget::{HEAD_ROUNDS, SPACED_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, UNKNOWN_ROUNDS, VAIN_WAKES};
 use crate::wait::drive::{self, Waited};
 use crate::wait::{Abilities, Seen, Step, Waiter};
 
@@ -137,7 +137,7 @@ enum Spun {
 /// Spins while the owner runs: as a newcomer, then as head of the queue of spinners. `true`: the mutex is taken.
 fn spin<P: Parker>(mutex: &RawMutex<P>, me: Locker) -> bool {
     P::Cpu::preempt_disable();
-    let mut spun = spin_for_owner(mutex, me, Turn::Later, MUTEX_NEWCOMER_ROUNDS, || mutex.osq.is_locked());
+    let mut spun = spin_for_owner(mutex, me, Turn::Later, SPACED_ROUNDS, || mutex.osq.is_locked());
     if spun == Spun::Spent
         && let Some(token) = mutex.osq.lock(|| false)
     {

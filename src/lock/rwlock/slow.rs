@@ -26,7 +26,7 @@ use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
 use crate::wait::Waiter;
-use crate::wait::budget::{FIRST_PAUSES, HEAD_ROUNDS, LOOK_EVERY, NEWCOMER_ROUNDS, READER_TRUST};
+use crate::wait::budget::{FIRST_PAUSES, HEAD_ROUNDS, READER_TRUST, SPACED_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN};
 use crate::wait::drive::{self, Waited};
 
 /// Acquires what `want` wants after a first attempt failed.
@@ -85,13 +85,17 @@ fn take<C: Cpu>(turn: &mut Turn<'_>) {
     }
 }
 
-/// Tries without a place in the queue. `true`: it is done.
+/// Tries without a place in the queue, at growing distances: each look takes the word's line away from those who hold the lock. `true`: it is done.
 fn newcomer<C: Cpu>(word: &Word, queue: &RawSpinLock<C>, want: Want, me: Option<CpuId>) -> bool {
-    for _ in 0..FIRST_PAUSES {
-        spin_loop();
-    }
     let runs = |who: Option<CpuId>| who.is_none_or(|who| Some(who) == me || !C::Hypervisor::is_preempted(who));
-    for round in 0..NEWCOMER_ROUNDS {
+    let (mut gap, mut rounds) = (FIRST_PAUSES, 0);
+    while rounds < SPACED_ROUNDS {
+        for _ in 0..gap {
+            C::relax();
+            spin_loop();
+        }
+        rounds += gap.max(1);
+        gap = (gap * 2).clamp(TRY_GAP_MIN, TRY_GAP_MAX);
         let now = word.snapshot();
         if now.is_closed() {
             return false;
@@ -99,12 +103,10 @@ fn newcomer<C: Cpu>(word: &Word, queue: &RawSpinLock<C>, want: Want, me: Option<
         if !now.blocks(want) && attempt::<C>(word, want, me) {
             return true;
         }
-        if round % LOOK_EVERY == 0 && (!runs(now.writer()) || (queue.is_locked() && runs(queue.owner()))) {
+        if !runs(now.writer()) || (queue.is_locked() && runs(queue.owner())) {
             // Only a head may yield to the writer, since only a head may close the lock; and others wait in order.
             return false;
         }
-        C::relax();
-        spin_loop();
     }
     false
 }
