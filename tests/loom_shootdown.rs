@@ -2,6 +2,8 @@
 //! are cells in which loom finds a use by way of an old TLB entry.
 #![cfg(pvlock_loom)]
 
+mod model;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32 as Tally, Ordering::Relaxed as Counting};
 
@@ -10,6 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 use loom::thread;
+use model::model;
 use pvlock::boost::{Shootdown, wait_acks};
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::kvm::ask_for_flush;
@@ -178,13 +181,6 @@ impl<'a, const N: usize> Running<'a, N> {
             thread::yield_now();
         }
     }
-}
-
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    builder.max_branches = 20_000;
-    builder.check(f);
 }
 
 /// One target that is preempted between two uses of the page, and `requesters` with a page each.

@@ -21,9 +21,7 @@ pub(crate) trait Waited {
     fn publish_halt(&self, me: CpuId) -> bool;
 
     /// Rounds for which somebody of unknown state is trusted to run; then the waiter halts, where it can.
-    fn trust(&self) -> u32 {
-        UNKNOWN_ROUNDS
-    }
+    const TRUST: u32 = UNKNOWN_ROUNDS;
 
     /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.
     const HALTS: bool;
@@ -47,7 +45,7 @@ pub(crate) fn round<C: Cpu, W: Waited>(
     let mut target = None;
     let step = waiter.next(|| {
         target = waited.target();
-        (see::<C>(me, target), abilities::<C, W>(me, polls, waited.trust()))
+        (see::<C>(me, target), abilities::<C, W>(me, polls))
     });
     match (step, me, target) {
         (Step::Yield, Some(me), Some(target)) => {
@@ -96,7 +94,8 @@ fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
     }
 }
 
-fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool, trust: u32) -> Abilities {
+fn abilities<C: Cpu, W: Waited>(me: Option<CpuId>, polls: bool) -> Abilities {
+    let trust = W::TRUST;
     let Some(me) = me else { return Abilities { yields: false, yields_first: 0, halts: false, trust } };
     let halts = W::HALTS
         && !polls

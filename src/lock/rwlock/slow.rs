@@ -137,15 +137,12 @@ struct Turn<'a> {
 impl Waited for Turn<'_> {
     const HALTS: bool = true;
     const YIELDS_FIRST: bool = true;
+    /// Of a writer without a number too: what is unknown looks alike.
+    const TRUST: u32 = READER_TRUST;
 
     /// Who the readers are is not known; a waiter then spins for a bounded time and halts.
     fn target(&self) -> Option<CpuId> {
         self.word.snapshot().writer()
-    }
-
-    /// Of a writer without a number too: what is unknown looks alike.
-    fn trust(&self) -> u32 {
-        READER_TRUST
     }
 
     fn commit(&mut self) {
