@@ -25,8 +25,7 @@ use crate::hypervisor::{Hypervisor, Yielded};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
 use crate::wait::budget::{BACK_OFF_MAX, BACK_OFF_MIN, YIELD_SETTLES};
-use crate::wait::drive::yield_to;
-use crate::wait::undercommit::Undercommit;
+use crate::wait::drive::{may_yield, yield_to};
 
 /// Waits until each of `targets` has answered, as `has_answered` tells, one after the other; boosts those that are preempted and have not.
 ///
@@ -186,20 +185,13 @@ impl Help {
             return;
         };
         let Some(me) = self.me.filter(|_| able::<C>() && self.yield_in == 0) else { return };
-        let memory = Undercommit::of(me);
         // Asked again, since the look at all the others may have taken long.
-        if !memory.may_yield::<C::Hypervisor>(me)
-            || answers.has_answered(target)
-            || !C::Hypervisor::is_preempted(target)
-        {
+        if !may_yield::<C>(me) || answers.has_answered(target) || !C::Hypervisor::is_preempted(target) {
             return;
         }
         self.turn = target.index() + 1;
         count(Some(me), Counter::Boost);
         let outcome = yield_to::<C>(me, target);
-        if memory.yielded::<C::Hypervisor>(me, target, outcome) {
-            count(Some(me), Counter::BailOut);
-        }
         match outcome {
             Yielded::Moved => self.back_off = LOOKS_MIN,
             Yielded::Nothing => {

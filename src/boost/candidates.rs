@@ -27,8 +27,7 @@ use super::idle::IDLE;
 use crate::cpu::{Cpu, CpuId, MAX_CPUS};
 use crate::hypervisor::{Hypervisor, Yielded};
 use crate::stats::{Counter, count};
-use crate::wait::drive::yield_to;
-use crate::wait::undercommit::Undercommit;
+use crate::wait::drive::{may_yield, yield_to};
 
 /// What came of an attempt to boost somebody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,17 +69,13 @@ pub fn boost_any<C: Cpu>() -> Boost {
             return Boost::NobodyPreempted;
         }
     };
-    let memory = Undercommit::of(me);
-    if !memory.may_yield::<C::Hypervisor>(me) {
+    if !may_yield::<C>(me) {
         return Boost::GivenUp;
     }
     // ORDERING: Relaxed, as for all of `LAST`: a hint. Before the yield, so that who runs instead goes on with the next one.
     LAST.store(target.index() as u32, Relaxed);
     count(Some(me), Counter::Boost);
     let outcome = yield_to::<C>(me, target);
-    if memory.yielded::<C::Hypervisor>(me, target, outcome) {
-        count(Some(me), Counter::BailOut);
-    }
     Boost::Yielded { target, outcome }
 }
 

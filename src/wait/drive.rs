@@ -1,6 +1,7 @@
 //! Carries out what a [`Waiter`] decides: pauses, yields to a confirmed target, halts without losing a wake-up.
 
 use super::budget::UNKNOWN_ROUNDS;
+use super::undercommit::Undercommit;
 use super::{Abilities, Seen, Step, Waiter};
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::{Hypervisor, Yielded};
@@ -53,8 +54,8 @@ pub(crate) fn round<C: Cpu, W: Waited>(
             waited.commit();
             // The owner may have changed since the look (a stale target once caused lock-ups: powerpc f9bc9bbe8afd).
             let confirmed = waited.target() == Some(target) && C::Hypervisor::is_preempted(target);
-            if confirmed && waiter.yielded(yield_to::<C>(me, target)) {
-                count(Some(me), Counter::BailOut);
+            if confirmed {
+                waiter.yielded(may_yield::<C>(me).then(|| yield_to::<C>(me, target)));
             }
         }
         (Step::Halt, Some(me), _) => {
@@ -66,12 +67,20 @@ pub(crate) fn round<C: Cpu, W: Waited>(
     }
 }
 
-/// Yields to `target`, counted.
+/// Whether a yield by `me` may do something, as far as its last ones tell. Ask before each.
+pub(crate) fn may_yield<C: Cpu>(me: CpuId) -> bool {
+    Undercommit::of(me).may_yield::<C::Hypervisor>(me)
+}
+
+/// Yields to `target`, counted and remembered.
 pub(crate) fn yield_to<C: Cpu>(me: CpuId, target: CpuId) -> Yielded {
     let outcome = C::Hypervisor::yield_to(me, target);
     count(Some(me), Counter::Yield);
     if outcome == Yielded::Nothing {
         count(Some(me), Counter::FruitlessYield);
+    }
+    if Undercommit::of(me).yielded::<C::Hypervisor>(me, target, outcome) {
+        count(Some(me), Counter::BailOut);
     }
     outcome
 }
@@ -149,14 +158,22 @@ fn halt<C: Cpu, W: Waited>(waited: &W) {
 
 #[cfg(all(test, not(pvlock_loom)))]
 mod tests {
+    use super::super::budget::FRUITLESS_YIELDS;
     use super::*;
+    use crate::sync::{AtomicU32, Ordering::Relaxed};
     use core::cell::Cell;
 
-    /// CPU 0 waits; every CPU but it reads as preempted, as long as `FLAG` says so. Yields are recorded.
+    /// One CPU waits, another in each test, since a CPU has a memory. Every CPU but it reads as preempted, as long as `FLAG` says so.
+    /// Yields are recorded.
     struct Kernel;
+
+    static NEXT: AtomicU32 = AtomicU32::new(100);
 
     thread_local! {
         static FLAG: Cell<bool> = const { Cell::new(true) };
+        static ME: CpuId = cpu(NEXT.fetch_add(1, Relaxed));
+        static OUTCOME: Cell<Yielded> = const { Cell::new(Yielded::Moved) };
+        static SCHEDULE_INS: Cell<u32> = const { Cell::new(0) };
         static YIELDS: Cell<usize> = const { Cell::new(0) };
         static IRQS: Cell<bool> = const { Cell::new(false) };
     }
@@ -168,7 +185,7 @@ mod tests {
     impl Cpu for Kernel {
         type Hypervisor = Kernel;
         fn current() -> Option<CpuId> {
-            Some(cpu(0))
+            Some(ME.with(|&me| me))
         }
         fn irqs_enabled() -> bool {
             IRQS.get()
@@ -185,13 +202,16 @@ mod tests {
         fn is_preempted(_: CpuId) -> bool {
             FLAG.get()
         }
+        fn schedule_ins(_: CpuId) -> u32 {
+            SCHEDULE_INS.get()
+        }
         fn can_yield() -> bool {
             true
         }
         fn yield_to(me: CpuId, target: CpuId) -> Yielded {
             assert_ne!(me, target);
             YIELDS.set(YIELDS.get() + 1);
-            Yielded::Moved
+            OUTCOME.get()
         }
         fn can_halt() -> bool {
             true
@@ -233,7 +253,7 @@ mod tests {
         YIELDS.set(0);
         FLAG.set(true);
         for _ in 0..rounds {
-            round::<Kernel, _>(&mut waiter, &mut waited, Some(cpu(0)), &mut None);
+            round::<Kernel, _>(&mut waiter, &mut waited, Kernel::current(), &mut None);
         }
         YIELDS.get()
     }
@@ -255,12 +275,28 @@ mod tests {
 
     #[test]
     fn never_yields_to_itself() {
-        assert_eq!(yields_in(1000, &[0], || ()), 0);
+        let me = Kernel::current().unwrap().index() as u32;
+        assert_eq!(yields_in(1000, &[me], || ()), 0);
     }
 
     #[test]
     fn never_halts_with_interrupts_off_where_the_kernel_forbids_it() {
         // `halt` panics. Three yields at once, then some with growing gaps instead.
         assert!(yields_in(1000, &[7], || ()) > 3);
+    }
+
+    #[test]
+    fn a_cpu_whose_yields_do_nothing_makes_no_more_of_them_in_any_wait() {
+        OUTCOME.set(Yielded::Nothing);
+        let given_up = FRUITLESS_YIELDS as usize;
+        assert_eq!(yields_in(20_000, &[7], || ()), given_up);
+        for _ in 0..10 {
+            assert_eq!(yields_in(100, &[7], || ()), 0);
+        }
+        // Nor for a foreign lock or an answer: those ask the same memory.
+        assert!(!may_yield::<Kernel>(Kernel::current().unwrap()));
+        // Scheduled out and in again: the CPU is shared after all.
+        SCHEDULE_INS.set(2);
+        assert_eq!(yields_in(1, &[7], || ()), 1);
     }
 }

@@ -9,21 +9,24 @@
 //! | unknown | more, and this CPU can halt | halt |
 //! | preempted | fewer than `YIELDS_BEFORE_HALT` yields since it last ran | yield to it |
 //! | preempted | else, and this CPU can halt | halt |
-//! | preempted | else, fewer than 3 fruitless yields in a row, back-off over | yield to it, double the back-off |
+//! | preempted | else, back-off over | yield to it, double the back-off |
 //! | preempted | else | pause |
 //!
 //! A yield that did not move us may still have worked: the host runs the target on another CPU, while we go on. So the next look comes
-//! `YIELD_SETTLES` rounds later, and a target that is seen running clears the counts.
+//! `YIELD_SETTLES` rounds later, and a target that is seen running clears the count.
+//!
+//! Whether a yield is made at all is then up to the CPU's memory of its last ones, [`undercommit`], which it shares with all its other waits.
+//! One that is refused counts as made.
 //!
 //! So there is no hypercall while nobody is preempted, one yield (as shipped) to a target that does not come where the waiter can halt, and
-//! nowhere more than three in a row that moved nothing (undercommit).
+//! nowhere more than three in a row that did nothing.
 
 pub(crate) mod budget;
 pub(crate) mod drive;
 pub(crate) mod undercommit;
 
 use crate::hypervisor::Yielded;
-use budget::{BACK_OFF_MAX, BACK_OFF_MIN, FRUITLESS_YIELDS, LOOK_EVERY, YIELD_SETTLES};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, LOOK_EVERY, YIELD_SETTLES};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +70,8 @@ pub(crate) struct Waiter {
     rounds: u32,
     /// Rounds until the next look.
     until_look: u32,
-    /// Yields so far, saturating.
+    /// Yields since the target was last seen running, saturating.
     yields: u32,
-    /// Yields in a row that moved nothing.
-    fruitless: u32,
     /// Rounds to pass before the next repeated yield, and that number's last full value.
     back_off: (u32, u32),
 }
@@ -100,19 +101,17 @@ impl Waiter {
     }
 
     fn decide(&mut self, seen: Seen, can: Abilities) -> Step {
-        let may_yield = can.yields && self.fruitless < FRUITLESS_YIELDS;
         match seen {
             Seen::Running => {
                 // The yields did their work, on a CPU that is not ours. If it is preempted again, that is another story.
                 self.yields = 0;
-                self.fruitless = 0;
                 Step::Pause
             }
             Seen::Unknown if can.halts && self.rounds >= can.trust => Step::Halt,
             Seen::Unknown => Step::Pause,
-            Seen::Preempted if may_yield && self.yields < can.yields_first => Step::Yield,
+            Seen::Preempted if can.yields && self.yields < can.yields_first => Step::Yield,
             Seen::Preempted if can.halts => Step::Halt,
-            Seen::Preempted if may_yield && self.back_off.0 == 0 => {
+            Seen::Preempted if can.yields && self.back_off.0 == 0 => {
                 let next = (self.back_off.1 * 2).clamp(BACK_OFF_MIN, BACK_OFF_MAX);
                 self.back_off = (next, next);
                 Step::Yield
@@ -121,20 +120,13 @@ impl Waiter {
         }
     }
 
-    /// Tells what a yield did. Returns whether this one ends yielding for the wait (undercommit).
-    pub(crate) fn yielded(&mut self, outcome: Yielded) -> bool {
+    /// Tells what a yield did; `None`: it was not made.
+    pub(crate) fn yielded(&mut self, outcome: Option<Yielded>) {
         self.yields = self.yields.saturating_add(1);
-        match outcome {
-            Yielded::Moved => {
-                self.fruitless = 0;
-                self.until_look = 0;
-            }
-            Yielded::Nothing => {
-                self.fruitless += 1;
-                self.until_look = YIELD_SETTLES;
-            }
-        }
-        self.fruitless == FRUITLESS_YIELDS && outcome == Yielded::Nothing
+        self.until_look = match outcome {
+            Some(Yielded::Nothing) => YIELD_SETTLES,
+            Some(Yielded::Moved) | None => 0,
+        };
     }
 }
 
@@ -147,7 +139,14 @@ mod tests {
     const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
     const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
 
-    fn steps(w: &mut Waiter, rounds: u32, seen: Seen, can: Abilities, outcome: Yielded) -> (u32, u32) {
+    fn steps(
+        w: &mut Waiter,
+        rounds: u32,
+        seen: Seen,
+        can: Abilities,
+        outcome: impl Into<Option<Yielded>>,
+    ) -> (u32, u32) {
+        let outcome = outcome.into();
         let (mut yields, mut halts) = (0, 0);
         for _ in 0..rounds {
             match w.next(|| (seen, can)) {
@@ -176,9 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn three_fruitless_yields_end_yielding_for_the_wait() {
+    fn halts_at_once_where_the_yield_is_refused() {
         let mut w = Waiter::default();
-        assert_eq!(steps(&mut w, 1_000_000, Seen::Preempted, NO_HALT, Yielded::Nothing), (3, 0));
+        assert_eq!(steps(&mut w, 1 + ALL.yields_first, Seen::Preempted, ALL, None), (ALL.yields_first, 1));
+    }
+
+    #[test]
+    fn waits_for_the_effect_of_a_yield_that_did_not_move_it() {
+        let mut w = Waiter::default();
+        assert_eq!(steps(&mut w, YIELD_SETTLES + 1, Seen::Preempted, ALL, Yielded::Nothing), (1, 0));
+        assert_eq!(steps(&mut w, 1, Seen::Preempted, ALL, Yielded::Nothing), (0, 1));
     }
 
     #[test]

@@ -77,8 +77,11 @@ impl Undercommit {
 
     /// Whether a yield by `me` may do something. Ask before each, not sooner than the last one can have had its effect.
     pub(crate) fn may_yield<H: Hypervisor>(&self, me: CpuId) -> bool {
+        if !H::BAILS_OUT {
+            return true;
+        }
         let raw = self.0.load(Relaxed);
-        if raw == 0 || !H::BAILS_OUT {
+        if raw == 0 {
             return true;
         }
         let memory = Memory::unpack(raw);
@@ -101,6 +104,9 @@ impl Undercommit {
 
     /// Tells what a yield by `me` to `target` did. Returns whether that ends yielding for now.
     pub(crate) fn yielded<H: Hypervisor>(&self, me: CpuId, target: CpuId, outcome: Yielded) -> bool {
+        if !H::BAILS_OUT {
+            return false;
+        }
         let next = match outcome {
             Yielded::Moved => Memory::default(),
             Yielded::Nothing => Memory {

@@ -97,7 +97,7 @@ fn newcomer<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, poll: &mut P
             if snapshot.is_free()
                 && let Some(head) = preempted(word.reserved_for())
             {
-                if yields_left == 0 || !C::Hypervisor::can_yield() {
+                if yields_left == 0 || !C::Hypervisor::can_yield() || !drive::may_yield::<C>(cpu) {
                     return false;
                 }
                 yields_left -= 1;
