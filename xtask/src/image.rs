@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::{Message, TargetKind};
 
 use crate::cargo;
+use crate::hal_client;
 use crate::machine;
 use crate::progress;
 
@@ -20,7 +21,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// An image is linked to a fixed address and nobody relocates it. Interrupts use the stack below the code that they interrupt.
 const FLAGS: &str = "-C relocation-model=static -C no-redzone=yes";
 
-/// All examples, sorted by name.
+/// The examples of our own runtime, sorted by name.
 pub fn examples() -> Result<Vec<String>> {
     let packages = &cargo::metadata()?.packages;
     let package = packages.iter().find(|package| package.name.as_str() == PACKAGE);
@@ -38,7 +39,8 @@ fn shown(bin: &str) -> String {
 
 /// Fails with the list of examples unless `example` is one of them.
 pub fn require(example: &str) -> Result<()> {
-    let names = examples()?;
+    let mut names = examples()?;
+    names.push(hal_client::NAME.to_owned());
     ensure!(
         names.iter().any(|name| name == example),
         "there is no example `{example}`: choose one of {}",

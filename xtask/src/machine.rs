@@ -65,6 +65,12 @@ impl CpuTime {
         Ok(Self { at, busy: from_ticks(busy), own: from_ticks(own) })
     }
 
+    /// CPUs used by us and our children between `earlier` and this reading.
+    pub fn own_since(&self, earlier: &Self) -> f64 {
+        let elapsed = self.at.duration_since(earlier.at).as_secs_f64();
+        if elapsed > 0.0 { self.own.saturating_sub(earlier.own).as_secs_f64() / elapsed } else { 0.0 }
+    }
+
     /// CPUs used by everything but us between `earlier` and this reading: 0.5 is half of one CPU.
     pub fn foreign_since(&self, earlier: &Self) -> f64 {
         let elapsed = self.at.duration_since(earlier.at).as_secs_f64();

@@ -29,6 +29,8 @@ pub struct Sample {
     pub counters: BTreeMap<String, u64>,
     /// CPUs used by everything else on this machine meanwhile.
     pub foreign: f64,
+    /// CPUs used by us, which is by the machine that runs the guest.
+    pub own: f64,
 }
 
 impl Sample {
@@ -48,7 +50,14 @@ fn interval(record: &Record) -> Result<Interval> {
 #[derive(Debug, Default)]
 pub struct ForeignWatch {
     start: Option<CpuTime>,
-    foreign: BTreeMap<Interval, f64>,
+    used: BTreeMap<Interval, Used>,
+}
+
+/// CPUs used during an interval.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    foreign: f64,
+    own: f64,
 }
 
 impl ForeignWatch {
@@ -61,7 +70,8 @@ impl ForeignWatch {
             return interval(&mark).map(Some);
         }
         if let Some(start) = self.start.take() {
-            self.foreign.insert(interval(&mark)?, now.foreign_since(&start));
+            let used = Used { foreign: now.foreign_since(&start), own: now.own_since(&start) };
+            self.used.insert(interval(&mark)?, used);
         }
         Ok(None)
     }
@@ -136,13 +146,13 @@ pub fn samples(outcome: &Outcome, watch: &ForeignWatch) -> Result<Vec<Sample>> {
     }
     let build = |key: Interval| {
         let parts = parts.remove(&key).unwrap_or_default();
-        let foreign = watch.foreign.get(&key).copied();
-        sample(parts, &key, foreign).with_context(|| format!("round {} of lock {}", key.0, key.1))
+        let used = watch.used.get(&key).copied();
+        sample(parts, &key, used).with_context(|| format!("round {} of lock {}", key.0, key.1))
     };
     order.into_iter().map(build).collect()
 }
 
-fn sample(parts: Parts, (_, lock): &Interval, foreign: Option<f64>) -> Result<Sample> {
+fn sample(parts: Parts, (_, lock): &Interval, used: Option<Used>) -> Result<Sample> {
     let (start, start_tsc) = parts.start.context("the guest printed no `mark start`")?;
     let (stop, stop_tsc) = parts.stop.context("the guest printed no `mark stop`")?;
     let result = parts.result.context("the guest printed no `result`")?;
@@ -154,6 +164,7 @@ fn sample(parts: Parts, (_, lock): &Interval, foreign: Option<f64>) -> Result<Sa
         parts.per_vcpu.len(),
         result.text("vcpus")?
     );
+    let used = used.context("the interval was not watched")?;
     // The guest counts waits in its own cycles; what a microsecond is, the marks tell.
     let cycles_per_us = (stop_tsc - start_tsc) as f64 / (seconds * 1e6);
     Ok(Sample {
@@ -162,7 +173,8 @@ fn sample(parts: Parts, (_, lock): &Interval, foreign: Option<f64>) -> Result<Sa
         per_vcpu: parts.per_vcpu,
         max_wait_us: result.number("max_wait_cycles")? as f64 / cycles_per_us,
         counters: parts.counters,
-        foreign: foreign.context("the interval was not watched")?,
+        foreign: used.foreign,
+        own: used.own,
     })
 }
 

@@ -219,7 +219,15 @@ mod tests {
 
     fn sample(lock: &str, ops_per_s: f64, per_vcpu: &[u64], foreign: f64) -> Sample {
         let counters = BTreeMap::from([("yields".to_owned(), 2), ("preempted_seen".to_owned(), 1)]);
-        Sample { lock: lock.to_owned(), ops_per_s, per_vcpu: per_vcpu.to_vec(), max_wait_us: 10.0, counters, foreign }
+        Sample {
+            lock: lock.to_owned(),
+            ops_per_s,
+            per_vcpu: per_vcpu.to_vec(),
+            max_wait_us: 10.0,
+            counters,
+            foreign,
+            own: 0.0,
+        }
     }
 
     #[test]

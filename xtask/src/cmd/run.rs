@@ -10,15 +10,19 @@ use serde::Serialize;
 use super::options::{self, Machine};
 use crate::backend::{Guest, Kind, KvmCounters};
 use crate::boot::{self, Outcome};
+use crate::hal_client;
 use crate::image;
 use crate::line::{self, Record};
 use crate::output::Output;
 use crate::setup;
 
 /// Boot one example guest, show what it says and check how it ends.
+///
+/// The example hal-client is a kernel on a hardware abstraction layer from crates.io: it is booted by turns with the locks that it came with and
+/// with pvlock's in their place, and the two are compared.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Name of the example, such as steal-time, handoff, overcommit or probe.
+    /// Name of the example, such as steal-time, handoff, overcommit, probe or hal-client.
     example: String,
 
     /// The guest's CPUs.
@@ -81,6 +85,9 @@ impl Args {
         image::require(&self.example)?;
         let json = self.json.as_deref().map(Output::check).transpose()?;
         setup::ensure_qemu()?;
+        if self.example == hal_client::NAME {
+            return self.compare(json);
+        }
         let image = image::build(&self.example)?;
         let backend = self.machine.backend()?;
         let guest = Guest {
@@ -116,6 +123,27 @@ impl Args {
             eprintln!("  {line}");
         }
         bail!("{failure}");
+    }
+
+    /// The guest that there is in two forms.
+    fn compare(&self, json: Option<Output>) -> Result<()> {
+        let backend = self.machine.backend()?;
+        let comparison = hal_client::compare(
+            &backend,
+            &hal_client::Plan {
+                vcpus: self.vcpus,
+                cpus: self.machine.cpus,
+                cpu_flags: &self.machine.cpu_flags,
+                thread: self.machine.thread,
+                limit: self.timeout,
+                parameters: self.parameters.join(" "),
+            },
+        )?;
+        println!("{}", comparison.text());
+        if let Some(json) = json {
+            json.write(&serde_json::to_string_pretty(&comparison)?)?;
+        }
+        Ok(())
     }
 
     fn report(&self, backend: Kind, outcome: &Outcome) -> Report<'_> {
