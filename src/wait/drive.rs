@@ -1,6 +1,6 @@
 //! Carries out what a [`Waiter`] decides: pauses, yields to a confirmed target, halts without losing a wake-up.
 
-use super::budget::UNKNOWN_ROUNDS;
+use super::budget::TRUSTED_ROUNDS;
 use super::undercommit::Undercommit;
 use super::{Abilities, Seen, Step, Waiter};
 use crate::cpu::{Cpu, CpuId};
@@ -21,8 +21,13 @@ pub(crate) trait Waited {
     /// The publication and the end of the wait are read-modify-writes of one word, so one of the two sees the other.
     fn publish_halt(&self, me: CpuId) -> bool;
 
+    /// Whether the one waited for is known to have halted, from its own record and not from the host, which need not tell. A hint.
+    fn has_halted(&self) -> bool {
+        false
+    }
+
     /// Rounds for which somebody of unknown state is trusted to run; then the waiter halts, where it can.
-    const TRUST: u32 = UNKNOWN_ROUNDS;
+    const TRUST: u32 = TRUSTED_ROUNDS;
 
     /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.
     const HALTS: bool;
@@ -43,14 +48,17 @@ pub(crate) fn round<C: Cpu, W: Waited>(
         poll();
     }
     let polls = poll.is_some();
-    let mut target = None;
+    let (mut target, mut seen) = (None, Seen::Unknown);
     let step = waiter.next(|| {
         target = waited.target();
-        (see::<C>(me, target), abilities::<C, W>(me, polls))
+        seen = see::<C, W>(me, target, waited);
+        (seen, abilities::<C, W>(me, polls))
     });
+    if step != Step::Pause && seen == Seen::Preempted {
+        count(me, Counter::PreemptedSeen);
+    }
     match (step, me, target) {
         (Step::Yield, Some(me), Some(target)) => {
-            count(Some(me), Counter::PreemptedSeen);
             waited.commit();
             // The owner may have changed since the look (a stale target once caused lock-ups: powerpc f9bc9bbe8afd).
             let confirmed = waited.target() == Some(target) && C::Hypervisor::is_preempted(target);
@@ -58,8 +66,7 @@ pub(crate) fn round<C: Cpu, W: Waited>(
                 waiter.yielded(may_yield::<C>(me).then(|| yield_to::<C>(me, target)));
             }
         }
-        (Step::Halt, Some(me), _) => {
-            count(Some(me), Counter::PreemptedSeen);
+        (Step::Halt, Some(_), _) => {
             waited.commit();
             halt::<C, W>(waited);
         }
@@ -85,13 +92,14 @@ pub(crate) fn yield_to<C: Cpu>(me: CpuId, target: CpuId) -> Yielded {
     outcome
 }
 
-fn see<C: Cpu>(me: Option<CpuId>, target: Option<CpuId>) -> Seen {
+fn see<C: Cpu, W: Waited>(me: Option<CpuId>, target: Option<CpuId>, waited: &W) -> Seen {
     match target {
         // A task of this very CPU holds it and was descheduled: the host's flag says nothing about that.
         Some(_) if target == me => {
             C::relax_same_cpu();
             Seen::Running
         }
+        Some(_) if C::Hypervisor::can_halt() && waited.has_halted() => Seen::Preempted,
         Some(target) if C::Hypervisor::sees_preempted() => {
             if C::Hypervisor::is_preempted(target) {
                 Seen::Preempted

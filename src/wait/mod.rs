@@ -4,9 +4,9 @@
 //!
 //! | who is waited for | so far | step |
 //! |---|---|---|
-//! | runs | | pause |
-//! | unknown | fewer than the trusted number of rounds | pause |
-//! | unknown | more, and this CPU can halt | halt |
+//! | runs, or unknown | fewer than the trusted number of rounds | pause |
+//! | runs, or unknown | more, and this CPU can halt | halt |
+//! | runs, or unknown | more | pause |
 //! | preempted | fewer than `YIELDS_BEFORE_HALT` yields since it last ran | yield to it |
 //! | preempted | else, and this CPU can halt | halt |
 //! | preempted | else, back-off over | yield to it, double the back-off |
@@ -15,10 +15,14 @@
 //! A yield that did not move us may still have worked: the host runs the target on another CPU, while we go on. So the next look comes
 //! `YIELD_SETTLES` rounds later, and a target that is seen running clears the count.
 //!
+//! Who does not read as preempted need not run: the host may be busy on its behalf, with a page to fetch or a device to emulate, and since Linux
+//! 5.18 KVM leaves the flag alone when a vCPU halts (commit 6cd88243c7e0). So nobody is trusted for ever, and a waiter that waits for another one
+//! asks that one's own record whether it has halted ([`Waited::has_halted`](drive::Waited::has_halted)).
+//!
 //! Whether a yield is made at all is then up to the CPU's memory of its last ones, [`undercommit`], which it shares with all its other waits.
 //! One that is refused counts as made.
 //!
-//! So there is no hypercall while nobody is preempted, one yield (as shipped) to a target that does not come where the waiter can halt, and
+//! So there is no hypercall while nobody is preempted and nobody waits for longer than a sane section lasts, one yield (as shipped) to a target that does not come where the waiter can halt, and
 //! nowhere more than three in a row that did nothing.
 
 pub(crate) mod budget;
@@ -26,7 +30,7 @@ pub(crate) mod drive;
 pub(crate) mod undercommit;
 
 use crate::hypervisor::Yielded;
-use budget::{BACK_OFF_MAX, BACK_OFF_MIN, LOOK_EVERY, YIELD_SETTLES};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, LOOK_EVERY, TRUSTED_ROUNDS, YIELD_SETTLES};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub(crate) enum Seen {
     Unknown,
     /// It does not read as preempted.
     Running,
-    /// The host has it off a CPU: preempted, or idle.
+    /// The host has it off a CPU: preempted, or it has halted.
     Preempted,
 }
 
@@ -48,7 +52,8 @@ pub(crate) struct Abilities {
     pub(crate) yields_first: u32,
     /// This CPU may halt here and will be kicked.
     pub(crate) halts: bool,
-    /// Rounds for which somebody of unknown state is trusted to run.
+    /// Rounds for which somebody of unknown state is trusted to run. One that does not read as preempted is trusted for
+    /// [`TRUSTED_ROUNDS`](budget::TRUSTED_ROUNDS).
     pub(crate) trust: u32,
 }
 
@@ -105,7 +110,7 @@ impl Waiter {
             Seen::Running => {
                 // The yields did their work, on a CPU that is not ours. If it is preempted again, that is another story.
                 self.yields = 0;
-                Step::Pause
+                if can.halts && self.rounds >= TRUSTED_ROUNDS { Step::Halt } else { Step::Pause }
             }
             Seen::Unknown if can.halts && self.rounds >= can.trust => Step::Halt,
             Seen::Unknown => Step::Pause,
@@ -132,12 +137,11 @@ impl Waiter {
 
 #[cfg(all(test, not(pvlock_loom)))]
 mod tests {
-    use super::budget::UNKNOWN_ROUNDS;
     use super::*;
 
-    const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true, trust: UNKNOWN_ROUNDS };
-    const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
-    const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false, trust: UNKNOWN_ROUNDS };
+    const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true, trust: TRUSTED_ROUNDS };
+    const NO_HALT: Abilities = Abilities { yields: true, yields_first: 1, halts: false, trust: TRUSTED_ROUNDS };
+    const NOTHING: Abilities = Abilities { yields: false, yields_first: 1, halts: false, trust: TRUSTED_ROUNDS };
 
     fn steps(
         w: &mut Waiter,
@@ -162,9 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn never_a_hypercall_while_the_owner_runs() {
+    fn no_hypercall_while_the_owner_runs_unless_it_takes_too_long() {
         let mut w = Waiter::default();
-        assert_eq!(steps(&mut w, 1_000_000, Seen::Running, ALL, Yielded::Moved), (0, 0));
+        assert_eq!(steps(&mut w, TRUSTED_ROUNDS - LOOK_EVERY, Seen::Running, ALL, Yielded::Moved), (0, 0));
+        let (yields, halts) = steps(&mut w, 3 * LOOK_EVERY, Seen::Running, ALL, Yielded::Moved);
+        assert!(yields == 0 && halts >= 1, "{yields} yields, {halts} halts");
+        assert_eq!(steps(&mut Waiter::default(), 1_000_000, Seen::Running, NO_HALT, Yielded::Moved), (0, 0));
     }
 
     #[test]
@@ -207,7 +214,7 @@ mod tests {
     #[test]
     fn unknown_owners_are_trusted_for_a_finite_time() {
         let mut w = Waiter::default();
-        assert_eq!(steps(&mut w, UNKNOWN_ROUNDS - LOOK_EVERY, Seen::Unknown, ALL, Yielded::Moved), (0, 0));
+        assert_eq!(steps(&mut w, TRUSTED_ROUNDS - LOOK_EVERY, Seen::Unknown, ALL, Yielded::Moved), (0, 0));
         assert!(steps(&mut w, 3 * LOOK_EVERY, Seen::Unknown, ALL, Yielded::Moved).1 >= 1);
     }
 

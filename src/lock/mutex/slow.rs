@@ -38,7 +38,7 @@ use super::word::{Locker, Others, Unlocked};
 use crate::cpu::{Cpu, CpuId};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
-use crate::wait::budget::{HEAD_ROUNDS, SPACED_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, UNKNOWN_ROUNDS, VAIN_WAKES};
+use crate::wait::budget::{HEAD_ROUNDS, SPACED_ROUNDS, TRUSTED_ROUNDS, TRY_GAP_MAX, TRY_GAP_MIN, VAIN_WAKES};
 use crate::wait::drive::{self, Waited};
 use crate::wait::{Abilities, Seen, Step, Waiter};
 
@@ -160,7 +160,7 @@ fn spin_for_owner<P: Parker>(
     stops: impl Fn() -> bool,
 ) -> Spun {
     // The waiting policy says when it would give the CPU away; this waiter then sleeps.
-    const SLEEPS: Abilities = Abilities { yields: false, yields_first: 0, halts: true, trust: UNKNOWN_ROUNDS };
+    const SLEEPS: Abilities = Abilities { yields: false, yields_first: 0, halts: true, trust: TRUSTED_ROUNDS };
     let mut waiter = Waiter::default();
     let cpu = P::Cpu::current();
     let mut now = mutex.word.snapshot();

@@ -104,7 +104,8 @@ fn newcomer<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, poll: &mut P
                 count(me, Counter::PreemptedSeen);
                 let _ = drive::yield_to::<C>(cpu, head);
             }
-            // Others wait in order: so do we, unless we would wait behind somebody who does not run.
+            // Others wait in order: so do we, unless we would wait behind somebody who does not run. Who has halted runs as soon as it is kicked:
+            // passing those too gave 16 vCPUs on two CPUs up to a tenth more, and the least of them a sixth less.
             if let Some(last) = word.tail()
                 && preempted(last.cpu()).is_none()
             {
@@ -129,7 +130,7 @@ fn queue<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, id: NodeId, pol
             arena().free(prev);
         } else {
             let mut waiter = Waiter::default();
-            let mut waited = Predecessor { id, prev };
+            let mut waited = Predecessor { word, id, prev };
             while waited.target().is_some() {
                 drive::round::<C, _>(&mut waiter, &mut waited, me, poll);
             }
@@ -191,12 +192,13 @@ fn without_node<C: Cpu>(word: &Word, me: Option<CpuId>, owner: OwnerId, poll: &m
 }
 
 /// A queued waiter waits for its predecessor to pass headship on.
-struct Predecessor {
+struct Predecessor<'a> {
+    word: &'a Word,
     id: NodeId,
     prev: NodeId,
 }
 
-impl Waited for Predecessor {
+impl Waited for Predecessor<'_> {
     const HALTS: bool = true;
     // It may well be halted itself, and it can do nothing for us but wait in turn.
     const YIELDS_FIRST: bool = false;
@@ -204,6 +206,14 @@ impl Waited for Predecessor {
     fn target(&self) -> Option<CpuId> {
         // ORDERING: Acquire, pair HEAD-PASS (Release in `leave`).
         if arena().node(self.id).state.load(Ordering::Acquire) == HEAD { None } else { self.prev.cpu() }
+    }
+
+    /// It says so in its node while it is queued, and in the lock's word when it is head. It may have woken up since, and have the lock; then we
+    /// halt for a section that we might have spun.
+    fn has_halted(&self) -> bool {
+        // ORDERING: Relaxed, a hint. The node may even be another wait's by now: then our own is head.
+        let state = arena().node(self.prev).state.load(Ordering::Relaxed);
+        CpuId::from_plus_one(state).is_some() || self.word.snapshot().halted() == self.prev.cpu()
     }
 
     /// Only a head may reserve. The predecessor does so before it yields in turn.
@@ -274,5 +284,32 @@ impl Waited for Nodeless<'_> {
 
     fn publish_halt(&self, _: CpuId) -> bool {
         false
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_learns_that_the_one_before_it_has_halted() {
+        let cpu = |index| CpuId::new(index).unwrap();
+        let word = Word::new();
+        assert!(word.claim_acquire(OwnerId::new(Some(cpu(40)))));
+        let [first, second, third] = [41, 42, 43].map(|index| arena().claim(cpu(index), 0x1000).unwrap());
+        for id in [first, second, third] {
+            let prev = word.enqueue(id);
+            prev.inspect(|&prev| arena().node(prev).next.store(id.raw(), Ordering::Relaxed));
+        }
+        let behind_first = Predecessor { word: &word, id: second, prev: first };
+        let behind_second = Predecessor { word: &word, id: third, prev: second };
+        assert!(!behind_first.has_halted() && !behind_second.has_halted());
+        // A head says it in the lock's word, ...
+        assert!(word.publish_halt(cpu(41)));
+        assert!(behind_first.has_halted() && !behind_second.has_halted());
+        // ... who comes after it in its node.
+        assert!(behind_first.publish_halt(cpu(42)));
+        assert!(behind_second.has_halted());
+        [first, second, third].map(|id| arena().free(id));
     }
 }

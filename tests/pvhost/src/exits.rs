@@ -10,7 +10,7 @@ use crate::clock::{now_ns, spin_for};
 use crate::counters::bump;
 use crate::guest::take_interrupts;
 use crate::host::HostState;
-use crate::policy::{BusySpinDetector, Kick};
+use crate::policy::{BusySpinDetector, Kick, PreemptedFlag};
 use crate::sched::{Next, Poke, State};
 use crate::steal::{FlushRequest, StealRecord};
 use crate::vcpu::{CONTEXT, Entered, Place};
@@ -60,7 +60,7 @@ pub(crate) fn yield_to(target: CpuId) {
             if matches!(next, Next::Switch(_)) {
                 bump(&place.vcpu.counters.yields_moved);
             }
-            place.settle(state, next, poke, now_ns);
+            place.settle(state, next, poke, Cause::Exit, now_ns);
         }
     });
 }
@@ -71,7 +71,7 @@ pub(crate) fn pause_loop() {
         spin_for(place.host.config.exit_cost);
         let (mut state, now_ns) = place.lock();
         let (next, poke) = boost::on_spin(place, &mut state, now_ns);
-        place.settle(state, next, poke, now_ns);
+        place.settle(state, next, poke, Cause::Exit, now_ns);
     });
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn halt(with_irqs_on: bool) {
         } else {
             state.sched.tasks[me].halted_with_irqs_on = with_irqs_on;
             let next = state.sched.deschedule(me, State::Halted, now_ns);
-            place.settle(state, next, Poke::Nobody, now_ns);
+            place.settle(state, next, Poke::Nobody, Cause::Exit, now_ns);
         }
         if with_irqs_on {
             CONTEXT.with(|context| context.irqs_on.store(true, Relaxed));
@@ -116,7 +116,7 @@ pub(crate) fn kick(target: CpuId) {
         let yields = place.host.config.policies.kick == Kick::WakesAndYields;
         // A yield marks the same slot as the wake-up did, so it makes the wake-up's own poke superfluous.
         match if yields { state.sched.yield_to(me, target, now_ns) } else { None } {
-            Some((next, poke)) => place.settle(state, next, poke, now_ns),
+            Some((next, poke)) => place.settle(state, next, poke, Cause::Exit, now_ns),
             None => {
                 drop(state);
                 place.host.poke(poke);
@@ -156,8 +156,17 @@ pub(crate) fn freeze_me(duration: Duration) {
         state.sched.freeze(me, now_ns + duration.as_nanos() as u64);
         let next = state.sched.deschedule(me, State::Runnable, now_ns);
         place.host.changed.notify_all();
-        place.settle(state, next, Poke::Nobody, now_ns);
+        place.settle(state, next, Poke::Nobody, Cause::Interrupt, now_ns);
     });
+}
+
+/// Why a vCPU may have to leave its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The host's timer, between any two instructions of the guest.
+    Interrupt,
+    /// Something that the vCPU did.
+    Exit,
 }
 
 impl Place {
@@ -208,7 +217,7 @@ impl Place {
         if spins && !state.sched.waiting.is_empty() {
             self.vcpu.tick_rip.store(0, Relaxed);
             let (next, poke) = boost::on_spin(self, &mut state, now_ns);
-            return self.settle(state, next, poke, now_ns);
+            return self.settle(state, next, poke, Cause::Interrupt, now_ns);
         }
         if state.sched.slice_is_over(me, now_ns)
             && let Some(duration) = state.sched.clock.draw_freeze()
@@ -222,7 +231,7 @@ impl Place {
             self.vcpu.pending_irqs.fetch_or(1 << (vector % 64), Relaxed);
         }
         let next = state.sched.tick(me, now_ns);
-        self.settle(state, next, Poke::Nobody, now_ns);
+        self.settle(state, next, Poke::Nobody, Cause::Interrupt, now_ns);
     }
 
     /// The host's lock, and the time: read under the lock, so that it never runs backwards from one holder to the next. A vCPU
@@ -237,7 +246,7 @@ impl Place {
     }
 
     /// Does what the scheduler has decided about this vCPU and a third one. Returns when this vCPU runs again.
-    fn settle(&self, state: MutexGuard<'_, HostState>, next: Next, poke: Poke, now_ns: u64) {
+    fn settle(&self, state: MutexGuard<'_, HostState>, next: Next, poke: Poke, cause: Cause, now_ns: u64) {
         let Next::Switch(elected) = next else {
             drop(state);
             self.host.poke(poke);
@@ -248,8 +257,10 @@ impl Place {
         if state.sched.tasks[self.vcpu.index()].state == State::Runnable {
             bump(&self.vcpu.counters.preemptions);
         }
-        // Before the lock is free: whoever runs next finds this vCPU marked.
-        StealRecord::of(self.vcpu.cpu).switch_out();
+        if cause == Cause::Interrupt || self.host.config.policies.flag == PreemptedFlag::AnyExit {
+            // Before the lock is free: whoever runs next finds this vCPU marked.
+            StealRecord::of(self.vcpu.cpu).switch_out();
+        }
         drop(state);
         self.host.poke(poke);
         if self.next_tick_ns() > now_ns {

@@ -45,7 +45,9 @@ pub use counters::Counts;
 pub use guest::{
     PvCpu, PvHost, current, freeze_me, host_flushes, in_user_mode, interrupted_ip, pause_loop_exit, send_interrupt,
 };
-pub use policy::{BailOut, BusySpinDetector, Kick, Policies, ReceiverBoost, TICKS_PER_SLICE, YieldCandidates};
+pub use policy::{
+    BailOut, BusySpinDetector, Kick, Policies, PreemptedFlag, ReceiverBoost, TICKS_PER_SLICE, YieldCandidates,
+};
 pub use report::{Failure, Report, VcpuReport};
 pub use run::{Running, run, start};
 pub use sched::State;

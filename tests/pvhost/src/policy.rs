@@ -52,6 +52,16 @@ pub enum Kick {
     WakesAndYields,
 }
 
+/// What makes a vCPU that leaves its CPU read as preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreemptedFlag {
+    /// Whatever makes it leave, as KVM did before Linux 5.18.
+    AnyExit,
+    /// An interrupt of the host, at the end of a slice above all, and not a halt or another exit of its own: since Linux 5.18 (commit
+    /// 6cd88243c7e0), since only then the vCPU is known to be between two instructions.
+    InterruptOnly,
+}
+
 /// All policies together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policies {
@@ -65,6 +75,8 @@ pub struct Policies {
     pub receiver_boost: ReceiverBoost,
     /// Effect of a kick.
     pub kick: Kick,
+    /// Who reads as preempted.
+    pub flag: PreemptedFlag,
 }
 
 impl Policies {
@@ -75,6 +87,7 @@ impl Policies {
         detector: BusySpinDetector::Off,
         receiver_boost: ReceiverBoost::On,
         kick: Kick::WakesAndYields,
+        flag: PreemptedFlag::InterruptOnly,
     };
 }
 

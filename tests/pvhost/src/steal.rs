@@ -56,7 +56,7 @@ impl StealRecord {
         &TABLE[cpu.index()]
     }
 
-    /// Whether the vCPU is off its physical CPU: preempted, or halted.
+    /// Whether the vCPU is off its physical CPU and that shows: preempted, or, on some hosts, halted.
     #[inline]
     pub fn is_preempted(&self) -> bool {
         // ORDERING: Relaxed, a hint.
@@ -103,7 +103,7 @@ impl StealRecord {
         self.preempted.store(0, Relaxed);
     }
 
-    /// The vCPU leaves its physical CPU, because it is preempted or because it halts.
+    /// The vCPU leaves its physical CPU, and that shows.
     pub(crate) fn switch_out(&self) {
         // ORDERING: Release, pair HOST-FLUSH (in `ask_for_flush`): who leaves a mark has seen all that this vCPU did.
         self.preempted.store(PREEMPTED, Release);

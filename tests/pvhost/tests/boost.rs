@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use pvhost::contend::{Contended, Mix, Sections, contend};
 use pvhost::locks::{Lock, Spin, SpinRelax};
-use pvhost::{Config, PvCpu, PvHost, Report, freeze_me, interrupted_ip, run, send_interrupt};
+use pvhost::{Config, Policies, PreemptedFlag, PvCpu, PvHost, Report, freeze_me, interrupted_ip, run, send_interrupt};
 use pvlock::boost::{Boost, Relax, SpinBudget, SpinDetector, TimeBudget, Verdict, boost_any, idle_begin, idle_end};
 use pvlock::hypervisor::Hypervisor;
 use pvlock::{CpuId, stats};
@@ -75,7 +75,9 @@ fn spin_beside_sleepers(sleep: fn(CpuId)) -> Report {
         }
     };
     stats::reset();
-    let config = Config { quantum: Duration::from_millis(100), ..Config::new(7, 1) };
+    // Where sleepers read as preempted, or there is nobody to be boosted in vain.
+    let policies = Policies { flag: PreemptedFlag::AnyExit, ..Policies::KVM };
+    let config = Config { quantum: Duration::from_millis(100), policies, ..Config::new(7, 1) };
     run(config, guest).expect("a run without failure")
 }
 

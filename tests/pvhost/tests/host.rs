@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::thread::sleep;
 
-use pvhost::{Config, Kick, Policies, PvCpu, PvHost, State, StealRecord, freeze_me, run, send_interrupt, start};
+use pvhost::{
+    Config, Kick, Policies, PreemptedFlag, PvCpu, PvHost, State, StealRecord, freeze_me, run, send_interrupt, start,
+};
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::{Cpu, CpuId};
 
@@ -119,29 +121,32 @@ fn a_yield_moves_only_to_a_vcpu_that_waits() {
 
 #[test]
 fn a_kick_sticks_until_the_halt_that_it_ends() {
-    let halted = Arc::new(AtomicBool::new(false));
-    let guest = move |me: CpuId| {
-        if me.index() == 0 {
-            PvHost::kick(cpu(1));
-            PvHost::kick(cpu(1));
-            // Let 1 run: it finds the kick, and halts again for good.
-            while !halted.load(SeqCst) {
-                let _ = PvHost::yield_to(me, cpu(1));
+    for flag in [PreemptedFlag::InterruptOnly, PreemptedFlag::AnyExit] {
+        let halted = Arc::new(AtomicBool::new(false));
+        let guest = move |me: CpuId| {
+            if me.index() == 0 {
+                PvHost::kick(cpu(1));
+                PvHost::kick(cpu(1));
+                // Let 1 run: it finds the kick, and halts again for good.
+                while !halted.load(SeqCst) {
+                    let _ = PvHost::yield_to(me, cpu(1));
+                }
+                while PvHost::yield_to(me, cpu(1)) == Yielded::Moved {}
+                let reads_as_preempted = StealRecord::of(cpu(1)).is_preempted();
+                assert_eq!(reads_as_preempted, flag == PreemptedFlag::AnyExit, "{flag:?}");
+                PvHost::kick(cpu(1));
+            } else {
+                PvHost::halt(false);
+                halted.store(true, SeqCst);
+                PvHost::halt(false);
             }
-            while PvHost::yield_to(me, cpu(1)) == Yielded::Moved {}
-            assert!(StealRecord::of(cpu(1)).is_preempted(), "halted reads as preempted");
-            PvHost::kick(cpu(1));
-        } else {
-            PvHost::halt(false);
-            halted.store(true, SeqCst);
-            PvHost::halt(false);
-        }
-    };
-    let policies = Policies { kick: Kick::Wakes, ..Policies::KVM };
-    let report = run(Config { policies, ..on_one_cpu(2) }, guest).expect("a run without failure");
-    let counts = report.vcpus[1].counts;
-    assert_eq!((counts.halts, counts.sticky_kicks), (2, 1), "two kicks before the halt are one");
-    assert!(report.vcpus[1].halted > Duration::ZERO);
+        };
+        let policies = Policies { kick: Kick::Wakes, flag, ..Policies::KVM };
+        let report = run(Config { policies, ..on_one_cpu(2) }, guest).expect("a run without failure");
+        let counts = report.vcpus[1].counts;
+        assert_eq!((counts.halts, counts.sticky_kicks), (2, 1), "two kicks before the halt are one");
+        assert!(report.vcpus[1].halted > Duration::ZERO);
+    }
 }
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);

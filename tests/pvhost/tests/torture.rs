@@ -11,7 +11,9 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use pvhost::contend::{Torn, work};
-use pvhost::{Abilities, Config, Counts, Kick, Policies, PvCpu, Slices, Step, Torture, run, send_interrupt, step};
+use pvhost::{
+    Abilities, Config, Counts, Kick, Policies, PreemptedFlag, PvCpu, Slices, Step, Torture, run, send_interrupt, step,
+};
 use pvlock::lock::RawSpinLock;
 use pvlock::{CpuId, IrqSave, SpinMutex};
 
@@ -114,12 +116,13 @@ fn draw_config(rng: &mut fastrand::Rng, seed: u64) -> Config {
         spurious_one_in: *rng.choice(&[0, 2, 4, 16]).unwrap_or(&0),
     };
     let kick = if rng.bool() { Kick::Wakes } else { Kick::WakesAndYields };
+    let flag = if rng.bool() { PreemptedFlag::InterruptOnly } else { PreemptedFlag::AnyExit };
     Config {
         quantum: Duration::from_micros(rng.u64(30..800)),
         slices: Slices::Random(torture),
         exit_cost: Duration::from_micros(rng.u64(0..5)),
         abilities: Abilities::from_bits_truncate(rng.u8(0..8)),
-        policies: Policies { kick, ..Policies::KVM },
+        policies: Policies { kick, flag, ..Policies::KVM },
         interrupt_handler: Some(on_interrupt),
         limit: Duration::from_secs(60),
         ..Config::new(rng.usize(2..11), rng.usize(1..=cpus))

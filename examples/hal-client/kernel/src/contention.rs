@@ -101,6 +101,8 @@ impl Interval {
         println!(
             "result round={round} lock={lock} vcpus={vcpus} acquisitions={acquisitions} handoffs={handoffs} max_wait_cycles={max_wait} sum={sum}"
         );
+        #[cfg(feature = "pvlock")]
+        crate::paravirt::print_counters(*round, lock);
         for (cpu, tally) in tallies.iter().enumerate() {
             println!("cpu round={round} lock={lock} cpu={cpu} acquisitions={}", tally.acquisitions.load(Relaxed));
         }
