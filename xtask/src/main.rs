@@ -7,11 +7,13 @@ use clap::{Parser, Subcommand};
 
 mod agreement;
 mod backend;
+mod bare;
 mod bench;
 mod boot;
 mod cargo;
 mod chart;
 mod cmd;
+mod cost;
 mod features;
 mod freestanding;
 mod groups;
@@ -49,6 +51,7 @@ enum Command {
     Test(cmd::test::Args),
     Doctor(cmd::doctor::Args),
     Asm(cmd::asm::Args),
+    Cost(cmd::cost::Args),
     Bench(cmd::bench::Args),
 }
 
@@ -69,6 +72,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Run(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Asm(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Cost(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => args.run(),
     }
 }

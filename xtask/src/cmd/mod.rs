@@ -4,6 +4,7 @@ mod options;
 
 pub mod asm;
 pub mod bench;
+pub mod cost;
 pub mod demo;
 pub mod doctor;
 pub mod run;
