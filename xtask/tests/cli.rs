@@ -70,6 +70,7 @@ fn parameters_and_limits_of_the_wrong_form() {
     refuses(&["run", "probe", "--timeout", "0"], "a number of seconds from 1");
     refuses(&["run", "probe", "--cpu", "a b"], "without spaces");
     refuses(&["demo", "--runs", "0"], "0 is not in 1..=");
+    refuses(&["cost", "--runs", "1"], "1 is not in 2..=");
 }
 
 #[test]
@@ -77,6 +78,7 @@ fn result_files_are_checked_before_anything_long() {
     let absent = "/nonexistent-folder/result.json";
     fails_with(xtask(&["run", "probe", "--json", absent]), absent);
     fails_with(xtask(&["demo", "--json", absent]), absent);
+    fails_with(xtask(&["cost", "--json", absent]), absent);
     fails_with(xtask(&["demo", "--svg", "/"]), "it is a folder");
 }
 

@@ -87,3 +87,78 @@ impl Part {
         self.privileged += usize::from(matches!(instruction.mnemonic(), Mnemonic::Cli | Mnemonic::Sti));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::arch::global_asm;
+
+    global_asm!(
+        ".globl cost_host_test_round, cost_host_test_callee, cost_host_test_end",
+        "cost_host_test_round:",
+        "push rax",
+        "nop dword ptr [rax + {begin}]",
+        "pushfq",
+        "lock inc qword ptr [rsp]",
+        "call cost_host_test_callee",
+        "cli",
+        "nop dword ptr [rax + {held}]",
+        "sti",
+        "xchg qword ptr [rsp], rcx",
+        "xchg rcx, rcx",
+        "pop rcx",
+        "nop dword ptr [rax + {end}]",
+        "pop rax",
+        "ret",
+        "cost_host_test_callee:",
+        "ret",
+        "cost_host_test_end:",
+        begin = const BEGIN,
+        held = const HELD,
+        end = const END,
+    );
+
+    unsafe extern "C" {
+        safe fn cost_host_test_round();
+        safe fn cost_host_test_callee();
+        safe fn cost_host_test_end();
+    }
+
+    extern "C" fn once() {
+        cost_host_test_round();
+    }
+
+    fn decode(at: u64) -> Instruction {
+        // SAFETY: `at` is in the routine above; what follows it is code of this program too, longer than one instruction.
+        let code = unsafe { core::slice::from_raw_parts(at as *const u8, 15) };
+        Decoder::with_ip(64, code, at, DecoderOptions::NONE).decode()
+    }
+
+    #[test]
+    fn what_is_executed_is_counted_what_is_forbidden_is_skipped() {
+        let _handlers = cpu::Handlers::install().unwrap();
+        cpu::watch(&(cost_host_test_round as *const () as u64..cost_host_test_end as *const () as u64));
+        let executed: Vec<_> = cpu::trace(once).unwrap().into_iter().map(decode).collect();
+        // Both ends and the markers are in the trace too.
+        assert_eq!(executed.len(), 15);
+        let callee = cost_host_test_callee as *const () as u64;
+        let round = only_round(&executed, |at| (at == callee).to_string()).unwrap();
+        let take = Part { instructions: 5, locked: 1, privileged: 1, calls: vec!["true".to_owned()] };
+        let release = Part { instructions: 4, locked: 1, privileged: 1, calls: vec![] };
+        assert_eq!(round, Round { take, release });
+    }
+
+    #[test]
+    fn markers_out_of_order_are_no_round() {
+        let marker = |number: i32| {
+            let code = [&[0x0f, 0x1f, 0x80], number.to_le_bytes().as_slice()].concat();
+            Decoder::with_ip(64, &code, 0, DecoderOptions::NONE).decode()
+        };
+        let name = |_| String::new();
+        assert_eq!(only_round(&[BEGIN, HELD, END].map(marker), name).unwrap(), Round::default());
+        for wrong in [&[BEGIN, END][..], &[HELD, BEGIN, END], &[BEGIN, HELD, END, BEGIN, HELD, END]] {
+            let trace: Vec<_> = wrong.iter().copied().map(marker).collect();
+            assert!(only_round(&trace, name).is_err(), "{wrong:x?}");
+        }
+    }
+}

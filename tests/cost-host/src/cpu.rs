@@ -5,6 +5,7 @@ use core::arch::x86_64::__cpuid_count;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use libc::{REG_EFL, REG_RAX, REG_RBX, REG_RCX, REG_RDX, REG_RIP, c_int, c_void, siginfo_t, ucontext_t};
@@ -31,36 +32,34 @@ static END: AtomicU64 = AtomicU64::new(0);
 /// Whether CPUID shows a host that can wake halted waiters, or no hypervisor at all.
 static HOST_WAKES: AtomicBool = AtomicBool::new(false);
 /// One measurement at a time.
-static INSTALLED: AtomicBool = AtomicBool::new(false);
+static ONE: Mutex<()> = Mutex::new(());
 
 /// The signals by which the processor asks for help, and who handled them before.
-pub(crate) struct Handlers([(Signal, SigAction); 2]);
+pub(crate) struct Handlers {
+    before: Vec<(Signal, SigAction)>,
+    _one: MutexGuard<'static, ()>,
+}
 
 impl Handlers {
+    /// Handles them as long as this lives. Waits until no other measurement of this process does.
     pub(crate) fn install() -> Result<Self> {
-        // ORDERING: Acquire and Release, pair COST-ONE (in `drop`), so that a measurement comes after all of the one before.
-        ensure!(
-            !INSTALLED.swap(true, core::sync::atomic::Ordering::AcqRel),
-            "another measurement runs in this process"
-        );
+        let mut handlers = Self { before: Vec::new(), _one: ONE.lock().unwrap_or_else(PoisonError::into_inner) };
         let action = SigAction::new(SigHandler::SigAction(on_signal), SaFlags::SA_SIGINFO, SigSet::empty());
-        let install = |signal| -> Result<_> {
+        for signal in [Signal::SIGTRAP, Signal::SIGSEGV] {
             // SAFETY: the handler uses atomics and the interrupted registers only.
             let before = unsafe { sigaction(signal, &action) }.with_context(|| format!("cannot handle {signal}"))?;
-            Ok((signal, before))
-        };
-        Ok(Self([install(Signal::SIGTRAP)?, install(Signal::SIGSEGV)?]))
+            handlers.before.push((signal, before));
+        }
+        Ok(handlers)
     }
 }
 
 impl Drop for Handlers {
     fn drop(&mut self) {
-        for (signal, before) in &self.0 {
+        for (signal, before) in &self.before {
             // SAFETY: it was the handler before.
             let _ = unsafe { sigaction(*signal, before) };
         }
-        // ORDERING: Release, pair COST-ONE (in `install`).
-        INSTALLED.store(false, core::sync::atomic::Ordering::Release);
     }
 }
 
@@ -127,6 +126,8 @@ fn cpuid(leaf: u32, subleaf: u32, host_wakes: bool) -> [u32; 4] {
             let ecx = real.ecx & !(MONITOR | HYPERVISOR) | if host_wakes { HYPERVISOR } else { 0 };
             [real.eax, real.ebx, ecx, real.edx]
         }
+        // No TDX: its guests decide otherwise.
+        0x21 => [0; 4],
         0x4000_0000 if host_wakes => [0x4000_0001, 0x4b4d_564b, 0x564b_4d56, 0x4d],
         0x4000_0001 if host_wakes => [STEAL_TIME | PV_UNHALT, 0, 0, 0],
         0x4000_0000..=0x4fff_ffff => [0; 4],

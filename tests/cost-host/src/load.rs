@@ -146,3 +146,22 @@ fn protect(memory: NonNull<u8>, segment: &object::Segment<'_, '_>) -> Result<()>
     let done = unsafe { mprotect(code.cast(), length as usize, ProtFlags::PROT_READ | ProtFlags::PROT_EXEC) };
     done.context("this system lets no program make code at run time executable")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(file: &[u8], words: &str) {
+        let said = Loaded::new(file, false).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        assert!(said.contains(words), "{said:?} does not say {words:?}");
+    }
+
+    #[test]
+    fn files_that_are_no_image_are_refused() {
+        refused(b"text", "not a readable ELF file");
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        refused(&own, "needs another program");
+        refused(&own[..own.len() / 2], "not a readable ELF file");
+    }
+}

@@ -54,3 +54,34 @@ impl Samples {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::hint::black_box;
+    use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use core::time::Duration;
+
+    /// The first batch is disturbed for longer than all others take together.
+    extern "C" fn many(rounds: u64) {
+        static DISTURBED: AtomicBool = AtomicBool::new(false);
+        if !DISTURBED.swap(true, Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        for round in 0..rounds {
+            black_box(round);
+        }
+    }
+
+    #[test]
+    fn a_disturbed_batch_does_not_count() {
+        let clock = Clock::start();
+        let mut samples = Samples::default();
+        samples.take(many);
+        let samples = samples.all();
+        assert!(samples.len() == 1 && (0.01..2000.0).contains(&samples[0]), "{samples:?}");
+        // No processor's time-stamp counter is slower than 0.5 GHz or faster than 10 GHz.
+        let ns = clock.ns_per_cycle();
+        assert!((0.1..2.0).contains(&ns), "{ns}");
+    }
+}

@@ -1,7 +1,6 @@
 //! The kernel as the probes see it: its per-CPU block, and the ways in which locks ask it which CPU they run on.
 
 use core::arch::asm;
-use core::ptr;
 
 use pvlock::hypervisor::Kvm;
 use pvlock::platform::{GsCpu, GsLayout};
@@ -42,7 +41,7 @@ impl Cpu for ByBlock {
         // SAFETY: the block lies at the gs base before the first lock is taken. Not `pure`: the task may move.
         unsafe { asm!("mov {}, gs:[0]", out(reg) block, options(nostack, readonly, preserves_flags)) };
         // SAFETY: as above; nobody writes it.
-        unsafe { ptr::addr_of!((*block).cpu).read() }
+        unsafe { &*block }.cpu
     }
 }
 

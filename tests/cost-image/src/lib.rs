@@ -22,7 +22,7 @@ struct OwnLine<L>(L);
 fn anywhere<L>(lock: &L) -> &L {
     let mut lock: *const L = lock;
     // SAFETY: no instruction at all.
-    unsafe { asm!("/* {} */", inout(reg) lock, options(nomem, nostack, preserves_flags)) };
+    unsafe { asm!("/* {} */", inout(reg) lock, options(nostack, preserves_flags)) };
     // SAFETY: nothing has changed it.
     unsafe { &*lock }
 }
