@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 use cost_host::{Built, Cost, Costs};
+use pvlock_bench_protocol::FOREIGN_LIMIT;
 use serde::Serialize;
 
 use crate::bare::{TARGET, Toolchain};
@@ -103,7 +104,7 @@ impl Report {
              calls         of what is not inlined, named without `{SYMBOLS}`\n",
             self.target, self.compiler, self.tsc_mhz, self.runs
         );
-        if self.foreign_cpus > 0.12 {
+        if self.foreign_cpus > FOREIGN_LIMIT {
             let _ = writeln!(
                 text,
                 "\nOther work used {:.2} CPUs meanwhile: repeat this when the machine is idle.",

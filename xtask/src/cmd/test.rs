@@ -12,7 +12,7 @@ pub enum Group {
     Host,
     /// Models of the lock protocols, every interleaving.
     Loom,
-    /// The library built for x86_64-unknown-none.
+    /// The library built for x86_64-unknown-none, and what its locks cost there.
     None,
     /// The package as it is published, and the adapters in the place of the crates whose names they have.
     Package,

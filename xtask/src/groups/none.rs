@@ -1,4 +1,4 @@
-//! The library built for `x86_64-unknown-none`, the target that kernels really have.
+//! The library built for `x86_64-unknown-none`, the target that kernels really have, and what its locks cost there.
 
 use anyhow::{Context, Result, bail, ensure};
 use cost_host::Cost;
