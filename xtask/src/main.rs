@@ -15,7 +15,6 @@ mod chart;
 mod cmd;
 mod cost;
 mod features;
-mod freestanding;
 mod groups;
 mod hal_client;
 mod image;

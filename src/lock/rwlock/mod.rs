@@ -151,7 +151,7 @@ impl<C: Cpu> RawRwLock<C> {
     #[inline]
     pub unsafe fn unlock_write(&self) {
         self.expect("writing", word::Snapshot::has_writer);
-        kick::<C>(self.word.release_write());
+        kick::<C>(self.word.release_write(C::current()));
     }
 
     /// Makes the writer a reader, with no writer in between.

@@ -220,9 +220,14 @@ impl Word {
         self.change(|now| now.blocks(want).then_some(now.with(field, shift, me.plus_one()).0))
     }
 
-    /// `(w,0,0) -> (0,0,0)`. Returns whom to kick.
+    /// `(w,0,0) -> (0,0,0)`, where `me` is likely to be who took it. Returns whom to kick.
     #[inline]
-    pub(crate) fn release_write(&self) -> Option<CpuId> {
+    pub(crate) fn release_write(&self, me: Option<CpuId>) -> Option<CpuId> {
+        // Most likely nobody waits, and the holder has not moved: one instruction, where an AND that returns what was there is a load and a loop.
+        // ORDERING: Release, pair RW-HANDOVER, as below.
+        if self.0.compare_exchange(writer(me), 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return None;
+        }
         // ORDERING: Release, pair RW-HANDOVER (Acquire in `write`, `enter` and `change`): the next holder sees what we wrote.
         Snapshot(self.0.fetch_and(!WRITER, Ordering::Release)).to_kick()
     }
@@ -232,6 +237,10 @@ impl Word {
     pub(crate) fn release_read(&self) -> Option<CpuId> {
         // ORDERING: Release, pair RW-HANDOVER: the next writer comes after our reads.
         let before = Snapshot(self.0.fetch_sub(READER, Ordering::Release));
+        // Readers and nothing else: nobody waits.
+        if before.0 & !READERS == 0 && before.readers() != MOST_READERS {
+            return None;
+        }
         // Beside a writer it was a newcomer's share; the writer's release will kick. While the upgradable reader does not wait, only its own
         // release ends a wait for all readers.
         let last = before.readers() == 1 && (!before.is_upgradable() || before.0 & UPGRADER != 0);
@@ -306,7 +315,7 @@ mod tests {
             assert!(word.write(me));
             assert_eq!((word.snapshot().writer(), word.snapshot().has_writer()), (me, true));
             assert!(!word.write(me) && word.read().is_err() && word.read_again().is_err() && !word.upgradable());
-            assert_eq!(word.release_write(), None);
+            assert_eq!(word.release_write(None), None);
             assert!(word.is_quiet());
         }
     }
@@ -321,7 +330,7 @@ mod tests {
         assert!(word.read_again().is_ok(), "who reads already may read again");
         assert_eq!((word.release_read(), word.release_read(), word.release_read()), (None, None, Some(head)));
         assert!(word.take_turn(Want::Write, Some(head)));
-        assert_eq!(word.release_write(), None, "the head has taken back its wish to be kicked");
+        assert_eq!(word.release_write(None), None, "the head has taken back its wish to be kicked");
         assert!(word.is_quiet());
     }
 
@@ -331,7 +340,7 @@ mod tests {
         assert!(word.write(None));
         assert!(word.publish_halt(Want::Read, head));
         assert_eq!(word.read(), Err(None), "the writer's release will kick");
-        assert_eq!(word.release_write(), Some(head));
+        assert_eq!(word.release_write(None), Some(head));
         assert!(word.take_turn(Want::Read, Some(head)));
         assert_eq!((word.snapshot().readers(), word.release_read()), (1, None));
         assert!(word.is_quiet());
@@ -348,7 +357,7 @@ mod tests {
         assert_eq!(word.read(), Err(None), "nor do refused newcomers");
         assert_eq!(word.release_upgradable(), Some(head));
         assert!(word.take_turn(Want::Write, Some(head)));
-        word.release_write();
+        word.release_write(None);
         assert!(word.is_quiet());
     }
 
@@ -358,7 +367,7 @@ mod tests {
         assert!(word.write(Some(cpu(1))));
         // A newcomer has come as far as its share.
         word.0.fetch_add(READER, Ordering::Relaxed);
-        word.release_write();
+        word.release_write(None);
         assert_eq!(word.snapshot().readers(), 1);
         word.release_read();
         assert!(word.is_quiet());
@@ -385,9 +394,9 @@ mod tests {
         assert_eq!(word.release_read(), Some(upgrader));
         assert!(!word.take_turn(Want::Write, Some(head)) && word.take_turn(Want::Upgrade, Some(upgrader)));
         assert_eq!(word.snapshot().writer(), Some(upgrader));
-        assert_eq!(word.release_write(), Some(head));
+        assert_eq!(word.release_write(None), Some(head));
         assert!(word.take_turn(Want::Write, Some(head)));
-        word.release_write();
+        word.release_write(None);
         assert!(word.is_quiet());
     }
 

@@ -310,6 +310,8 @@ mod tests {
         // ... who comes after it in its node.
         assert!(behind_first.publish_halt(cpu(42)));
         assert!(behind_second.has_halted());
-        [first, second, third].map(|id| arena().free(id));
+        for id in [first, second, third] {
+            arena().free(id);
+        }
     }
 }

@@ -15,7 +15,7 @@ pub const MAX_CPUS: usize = axplat_x86_pc::config::plat::MAX_CPU_NUM;
 /// As `ipi-irq` in `axconfig.toml`.
 const IPI: usize = axplat_x86_pc::config::devices::IPI_IRQ;
 
-/// How long a CPU may take to come up, in HAL milliseconds.
+/// How long a CPU may take to come up, in milliseconds of the HAL.
 const BOOT_MS: u32 = 20_000;
 
 const STACK_BYTES: usize = 32 * 1024;
@@ -60,9 +60,9 @@ pub fn number() -> u32 {
 }
 
 /// To be called when the HAL has initialised all of `cpu`, on it.
-pub fn is_up(cpu: usize) {
+pub fn report_up(cpu: usize) {
     #[cfg(feature = "pvlock")]
-    crate::paravirt::is_up(cpu);
+    crate::paravirt::register(cpu);
     let _ = cpu;
     // ORDERING: Release, pair CPU-UP (Acquire in `boot_others`): it finds the CPU initialised.
     UP.fetch_add(1, Release);
@@ -70,10 +70,12 @@ pub fn is_up(cpu: usize) {
 
 /// Boots CPUs until there are `count`.
 pub fn boot_others(count: usize) -> Result<(), &'static str> {
-    axplat::irq::register(IPI, || ());
-    axplat::irq::register(crate::stopped::TIMER, crate::stopped::time_is_up);
+    let registered = axplat::irq::register(IPI, || ());
+    if !(registered && axplat::irq::register(crate::stopped::TIMER, crate::stopped::time_is_up)) {
+        return Err("the HAL does not take the interrupt handlers");
+    }
     for cpu in 1..count {
-        // The HAL numbers CPUs by their APIC ids, and boots them by these numbers.
+        // The HAL numbers CPUs by their APIC ids, and boots them by these numbers. QEMU's are 0, 1, 2, as long as it is not given a topology.
         let stacks = VirtAddr::from(&raw const STACKS as usize);
         axplat::power::cpu_boot(cpu, virt_to_phys(stacks).as_usize() + (cpu + 1) * STACK_BYTES);
         let mut waited = 0;
@@ -133,7 +135,7 @@ fn secondary_main(cpu: usize) -> ! {
     identify(cpu);
     axplat::init::init_early_secondary(cpu);
     axplat::init::init_later_secondary(cpu);
-    is_up(cpu);
+    report_up(cpu);
     work(cpu)
 }
 

@@ -6,6 +6,8 @@
 //! Its lines and exit codes are those of the other guests (`pvlock-examples`). Parameters, as words of the command line: `vcpus`, how many CPUs
 //! to boot, at most [`cpus::MAX_CPUS`]; `rounds` (1), `ms` per interval (700), `cs` and `ncs`: iterations of arithmetic inside and outside the
 //! critical section (200 and 100); `stop_ms`: how long the owner of a lock stops (500; 0 leaves that out).
+//!
+//! Milliseconds are the HAL's: where CPUID does not tell the TSC's frequency it takes 4 GHz. The host's clock tells how long an interval was.
 #![no_std]
 
 // The platform, which nothing here names.
@@ -30,7 +32,7 @@ fn main(cpu: usize, boot_info: usize) -> ! {
     cpus::identify_boot_cpu(cpu);
     axplat::init::init_early(cpu, boot_info);
     axplat::init::init_later(cpu, boot_info);
-    cpus::is_up(cpu);
+    cpus::report_up(cpu);
     let code = match Params::read(boot_info).and_then(|params| run(&params)) {
         Ok(()) => {
             println!("end status=ok");
@@ -46,9 +48,9 @@ fn main(cpu: usize, boot_info: usize) -> ! {
 
 fn run(params: &Params) -> Result<(), &'static str> {
     println!("host vcpus={} locks={}", params.vcpus, if cfg!(feature = "pvlock") { "pvlock" } else { "stock" });
+    cpus::boot_others(params.vcpus)?;
     #[cfg(feature = "pvlock")]
     paravirt::print_report();
-    cpus::boot_others(params.vcpus)?;
     for round in 0..params.rounds {
         contention::measure(round, params)?;
         io_apic::measure(round, params)?;
