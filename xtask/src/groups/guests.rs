@@ -1,12 +1,13 @@
 //! What the guest groups share: boot a guest and look at what it says.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::backend::{Backend, Guest};
 use crate::boot::{self, Outcome};
+use crate::hal_client::{self, Form};
 use crate::image;
 
 /// Physical CPUs of all guest tests.
@@ -28,11 +29,14 @@ pub struct Boot<'a> {
 impl Boot<'_> {
     /// Runs the guest; an error unless it ended well and all its counts were right.
     pub fn run(&self, backend: &Backend) -> Result<Outcome> {
-        let image: PathBuf = image::build(self.example)?;
+        self.run_image(backend, &image::build(self.example)?)
+    }
+
+    fn run_image(&self, backend: &Backend, image: &Path) -> Result<Outcome> {
         let cpu_flags: Vec<String> =
             Some(self.cpu_flags.to_owned()).filter(|flags| !flags.is_empty()).into_iter().collect();
         let guest = Guest {
-            image: &image,
+            image,
             vcpus: self.vcpus,
             cpus: CPUS,
             cpu_flags: &cpu_flags,
@@ -45,6 +49,17 @@ impl Boot<'_> {
         outcome.verdict().map_err(|failure| anyhow!("{failure}; last lines: {}", failure.last_lines.join(" | ")))?;
         Ok(outcome)
     }
+}
+
+/// The client on somebody else's HAL, with the locks of `form`: boots all its CPUs, and every lock counts right.
+pub fn hal_client(backend: &Backend, form: Form, vcpus: usize) -> Result<Outcome> {
+    let parameters = hal_client::command_line(vcpus, 1, "ms=100 stop_ms=100")?;
+    let boot = Boot { example: hal_client::NAME, vcpus, parameters: &parameters, ..Boot::default() };
+    let outcome = boot.run_image(backend, &hal_client::build(form)?)?;
+    let locks = outcome.records("host").last().and_then(|host| host.get("locks").map(str::to_owned));
+    ensure!(locks.as_deref() == Some(form.name()), "the guest has {locks:?} locks, not {}", form.name());
+    every_lock_reported(&outcome, &["SpinRaw", "SpinNoIrq", "io-apic"], vcpus)?;
+    Ok(outcome)
 }
 
 /// An error unless every lock of `locks` reported at least one round, on all `vcpus`.

@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 
 use super::Tally;
-use super::guests::{Boot, every_lock_reported};
+use super::guests::{Boot, every_lock_reported, hal_client};
 use crate::agreement;
 use crate::backend::{Accel, Backend};
 use crate::boot::Outcome;
+use crate::hal_client::Form;
 
 const VCPUS: usize = 4;
 
@@ -103,6 +104,7 @@ pub fn run(tally: &mut Tally) {
     tally.test("nested::mutex", || mutex(&backend));
     tally.test("nested::watchdog", || watchdog(&backend));
     tally.test("nested::relax", || relax(&backend));
+    tally.test("nested::hal-client", || somebody_elses_kernel(&backend));
     tally.test("nested::shootdown", || flush_marks(&backend));
     tally.test("nested::shootdown::no-send-ipi", || shootdown(&backend, "kvm-pv-ipi=off").map(drop));
     tally.test("nested::shootdown::no-sched-yield", || shootdown(&backend, "kvm-pv-sched-yield=off").map(drop));
@@ -165,6 +167,18 @@ fn watchdog(backend: &Backend) -> Result<()> {
     let kvm = outcome.kvm.as_ref().context("KVM's counters could not be read")?;
     ensure!(kvm.get("directed_yield_successful") > 0, "KVM never yielded: {kvm}");
     kvm_agrees(&outcome)
+}
+
+/// A kernel on a published HAL, with the locks that it came with and with ours: KVM counts yields or halts of ours alone.
+fn somebody_elses_kernel(backend: &Backend) -> Result<()> {
+    let [stock, pvlock] = Form::ALL.map(|form| hal_client(backend, form, VCPUS));
+    let (stock, pvlock) = (stock?, pvlock?);
+    let registered = pvlock.records("registered").last().context("no `registered` line")?;
+    ensure!(registered.number("cpus")? == VCPUS as u64, "{} CPUs are registered", registered.text("cpus")?);
+    let hypercalls = |outcome: &Outcome| outcome.kvm.as_ref().map(|kvm| kvm.get("hypercalls"));
+    let counted = (hypercalls(&stock), hypercalls(&pvlock));
+    ensure!(matches!(counted, (Some(0), Some(1..))), "hypercalls of the stock kernel and of ours: {counted:?}");
+    Ok(())
 }
 
 /// A foreign lock with our relax strategy makes directed yields, most of which KVM counts as successful; without it, none.

@@ -1,8 +1,9 @@
 //! Guests under plain emulation: the runtime, and the locks without any hypervisor.
 
 use super::Tally;
-use super::guests::{Boot, every_lock_reported};
+use super::guests::{Boot, every_lock_reported, hal_client};
 use crate::backend::{Accel, Backend};
+use crate::hal_client::Form;
 use crate::image;
 
 const OVERCOMMIT: &str = "overcommit";
@@ -32,6 +33,11 @@ pub fn run(tally: &mut Tally) {
         tally.test(&format!("tcg::{OVERCOMMIT}::{vcpus}-vcpus"), || {
             let boot = Boot { example: OVERCOMMIT, vcpus, parameters: short(OVERCOMMIT), ..Boot::default() };
             every_lock_reported(&boot.run(&backend)?, &["pvlock"], vcpus)
+        });
+    }
+    for (form, vcpus) in Form::ALL.into_iter().flat_map(|form| [(form, 1), (form, 4)]) {
+        tally.test(&format!("tcg::hal-client-{}::{vcpus}-vcpus", form.name()), || {
+            hal_client(&backend, form, vcpus).map(drop)
         });
     }
 }
