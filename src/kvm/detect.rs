@@ -149,7 +149,15 @@ pub struct Detected {
 ///
 /// Executes CPUID, each time one VM exit: a handful where KVM is found, 257 more under a hypervisor that is not KVM.
 pub fn detect() -> Option<Detected> {
-    detect_by(|leaf| core::arch::x86_64::__cpuid_count(leaf, 0))
+    detect_by(cpuid)
+}
+
+/// Executes CPUID, sub-leaf 0.
+// Its intrinsic is safe to call in newer compilers than the oldest that we build with.
+#[allow(unused_unsafe)]
+fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: every x86-64 CPU has the instruction, whatever the leaf.
+    unsafe { core::arch::x86_64::__cpuid_count(leaf, 0) }
 }
 
 /// [`detect`] with CPUID passed in (sub-leaf 0).
@@ -200,7 +208,7 @@ fn is_tdx(max_basic_leaf: u32, cpuid: impl Fn(u32) -> CpuidResult) -> bool {
 
 /// Width of a physical address in bits, 36 to 52: leaf 0x8000_0008, or the architecture's limit where that is missing.
 pub(crate) fn physical_address_bits() -> u32 {
-    physical_address_bits_by(|leaf| core::arch::x86_64::__cpuid_count(leaf, 0))
+    physical_address_bits_by(cpuid)
 }
 
 /// [`physical_address_bits`] with CPUID passed in.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
-use cargo_metadata::{Metadata, MetadataCommand};
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::{Metadata, MetadataCommand, Package};
+use semver::Version;
 
 /// Variables that say where things are or how to reach a registry; everything else that begins with `CARGO` or
 /// `RUST` was set by the outer cargo (or for it) and would change what the inner one builds.
@@ -66,4 +67,53 @@ pub fn metadata() -> Result<&'static Metadata> {
 /// The workspace's target folder.
 pub fn target_dir() -> Result<PathBuf> {
     Ok(metadata()?.target_directory.clone().into())
+}
+
+/// What everything is built for, but the library itself.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// What cargo says about the workspace and all packages that it uses in any way, the models' too.
+pub fn whole_metadata() -> Result<&'static Metadata> {
+    static METADATA: OnceLock<Metadata> = OnceLock::new();
+    if let Some(known) = METADATA.get() {
+        return Ok(known);
+    }
+    let mut command = cargo();
+    // Those for other systems are never downloaded, let alone built.
+    command
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", HOST])
+        .env("RUSTFLAGS", "--cfg pvlock_loom");
+    let output = command.output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "cargo cannot say what is used: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata =
+        MetadataCommand::parse(String::from_utf8_lossy(&output.stdout)).context("cargo's answer is not its format")?;
+    Ok(METADATA.get_or_init(|| metadata))
+}
+
+/// The version of the compiler that inner calls use.
+pub fn rustc_version() -> Result<Version> {
+    let output = cleaned("rustc").arg("-V").output().context("cannot start rustc")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let version = said.split_whitespace().nth(1).and_then(|version| Version::parse(version).ok());
+    let version = version.with_context(|| format!("rustc says of its version: {said:?}"))?;
+    // Betas and nightlies take what their release will.
+    Ok(Version::new(version.major, version.minor, version.patch))
+}
+
+/// The Rust version that the optional dependencies of a feature need.
+pub fn feature_needs(package: &Package, feature: &str) -> Result<Option<Version>> {
+    let enables = package.features.get(feature).map(Vec::as_slice).unwrap_or_default();
+    let mut needed = None;
+    for name in enables.iter().filter_map(|enabled| enabled.strip_prefix("dep:")) {
+        let dependency = package
+            .dependencies
+            .iter()
+            .find(|dependency| dependency.rename.as_deref().unwrap_or(&dependency.name) == name);
+        let dependency = dependency.with_context(|| format!("{} has no dependency {name}", package.name))?;
+        let all = &whole_metadata()?.packages;
+        let used = all.iter().find(|p| p.name.as_str() == dependency.name && dependency.req.matches(&p.version));
+        let used = used.with_context(|| format!("cargo does not say which {name} is used"))?;
+        needed = needed.max(used.rust_version.clone());
+    }
+    Ok(needed)
 }

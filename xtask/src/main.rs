@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod agreement;
+mod api;
 mod backend;
 mod bare;
 mod bench;
@@ -51,6 +52,7 @@ enum Command {
     Doctor(cmd::doctor::Args),
     Asm(cmd::asm::Args),
     Cost(cmd::cost::Args),
+    Api(cmd::api::Args),
     Bench(cmd::bench::Args),
 }
 
@@ -72,6 +74,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Doctor(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Asm(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Cost(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Api(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => args.run(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod options;
 
+pub mod api;
 pub mod asm;
 pub mod bench;
 pub mod cost;
