@@ -240,3 +240,43 @@ fn xtask_commands_do_not_call_each_other() {
     }
     assert_none("what two commands share is a file of its own, beside `cmd`", &places);
 }
+
+/// Keep a Changelog: versions from new to old, each with its date, in these sections; until its release a version is `Unreleased`.
+#[test]
+fn the_changelog_has_the_current_version() {
+    const SECTIONS: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("CHANGELOG.md")).unwrap();
+    let mut places = Vec::new();
+    let mut versions = Vec::new();
+    let mut section_is_empty = None;
+    for (line, number) in text.lines().zip(1..) {
+        if line.starts_with('#') && section_is_empty.take() == Some(true) {
+            places.push(format!("CHANGELOG.md:{number}: the section above is empty"));
+        }
+        if let Some(version) = line.strip_prefix("## ") {
+            let dated = version.strip_prefix('[').and_then(|rest| rest.split_once("] - "));
+            let is_date = |date: &str| date.len() == 10 && date.split('-').all(|part| part.parse::<u16>().is_ok());
+            match dated {
+                Some((version, date)) if is_date(date) => versions.push(version),
+                None if version == "[Unreleased]" && versions.is_empty() => versions.push("Unreleased"),
+                _ => places.push(format!(
+                    "CHANGELOG.md:{number}: neither `[VERSION] - YYYY-MM-DD` nor, first, `[Unreleased]`"
+                )),
+            }
+        } else if let Some(section) = line.strip_prefix("### ") {
+            section_is_empty = Some(true);
+            if !SECTIONS.contains(&section) {
+                places.push(format!("CHANGELOG.md:{number}: sections are {}", SECTIONS.join(", ")));
+            }
+        } else if line.starts_with("- ") {
+            section_is_empty = Some(false);
+        }
+    }
+    let current = env!("CARGO_PKG_VERSION");
+    // A version that is not released yet is what `Unreleased` will be.
+    let is_released = versions.iter().any(|version| *version != "Unreleased");
+    if !versions.contains(&current) && (is_released || !versions.contains(&"Unreleased")) {
+        places.push(format!("CHANGELOG.md: no entry for {current}"));
+    }
+    assert_none("the changelog is not in its form", &places);
+}

@@ -100,6 +100,24 @@ pub fn rustc_version() -> Result<Version> {
     Ok(Version::new(version.major, version.minor, version.patch))
 }
 
+/// Why this compiler cannot build the library with these features, if so.
+pub fn too_old_for(package: &Package, features: &[impl AsRef<str>]) -> Result<Option<String>> {
+    let compiler = rustc_version()?;
+    for feature in features {
+        let feature = feature.as_ref();
+        if let Some(needed) = feature_needs(package, feature)?.filter(|needed| *needed > compiler) {
+            return Ok(Some(format!("{feature} needs Rust {needed}, this is {compiler}")));
+        }
+    }
+    Ok(None)
+}
+
+/// A package of the workspace.
+pub fn member(name: &str) -> Result<&'static Package> {
+    let package = metadata()?.packages.iter().find(|package| package.name.as_str() == name);
+    package.with_context(|| format!("the workspace has no package {name}"))
+}
+
 /// The Rust version that the optional dependencies of a feature need.
 pub fn feature_needs(package: &Package, feature: &str) -> Result<Option<Version>> {
     let enables = package.features.get(feature).map(Vec::as_slice).unwrap_or_default();

@@ -19,7 +19,10 @@ mod raw;
 pub use exclusive_cell::{CallOnce, CallOnceError, ExclusiveCell};
 pub use interrupt_mutex::{InterruptMutex, InterruptMutexGuard, RawInterruptMutex};
 pub use interrupts::without as without_interrupts;
-pub use one_shot_mutex::sync::{OneShotMutex, OneShotMutexGuard, RawOneShotMutex};
+pub use one_shot_mutex::sync::{
+    OneShotMutex, OneShotMutexGuard, OneShotRwLock, OneShotRwLockReadGuard, OneShotRwLockUpgradableReadGuard,
+    OneShotRwLockWriteGuard, RawOneShotMutex, RawOneShotRwLock,
+};
 
 #[cfg(not(feature = "all-one-shot"))]
 pub use raw::{RawRwSpinLock, RawSpinMutex, RawTicketMutex};
@@ -32,7 +35,7 @@ pub type RawSpinMutex = RawOneShotMutex;
 pub type RawTicketMutex = RawOneShotMutex;
 /// With `all-one-shot`: may be locked once at a time.
 #[cfg(feature = "all-one-shot")]
-pub type RawRwSpinLock = one_shot_mutex::sync::RawOneShotRwLock;
+pub type RawRwSpinLock = RawOneShotRwLock;
 
 /// Names for `$raw`, its mutex and its guard.
 macro_rules! mutexes {

@@ -11,17 +11,13 @@ pub fn file(package: &Package, features: &[String]) -> Result<syn::File> {
     let mut command = cargo::cargo();
     command
         // By its id: the published crates have the adapters' names.
-        .args([
-            "rustc",
-            "--quiet",
-            "--package",
-            &package.id.repr,
-            "--lib",
-            "--profile",
-            "check",
-            "--no-default-features",
-        ])
-        .args(["--features", &features.join(","), "--", "-Zunpretty=expanded"])
+        .args(["rustc", "--quiet", "--package", &package.id.repr, "--lib", "--profile", "check"]);
+    // Cargo sets features of this workspace's packages only.
+    if package.source.is_none() {
+        command.args(["--no-default-features", "--features", &features.join(",")]);
+    }
+    command
+        .args(["--", "-Zunpretty=expanded"])
         // Takes unstable options on a stable compiler. A folder of its own, since dependencies are then built anew.
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", cargo::target_dir()?.join("api"));

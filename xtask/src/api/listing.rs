@@ -43,7 +43,7 @@ pub fn lines(krate: &str, file: syn::File) -> BTreeSet<String> {
             // The longest path: what the root only repeats is listed in its module.
             let depth = |path: &str| path.matches("::").count();
             let home = homes.entry(definition.clone()).or_insert_with(|| path.clone());
-            if (depth(path), &*path) > (depth(home), &*home) {
+            if (depth(path), path) > (depth(home), home) {
                 home.clone_from(path);
             }
         }

@@ -36,7 +36,7 @@ pub struct Api {
 
 /// The API of a package by its sources; `Err(reason)` inside if this compiler is too old for all of it.
 pub fn read(name: &'static str) -> Result<std::result::Result<Api, String>> {
-    let package = member(name)?;
+    let package = cargo::member(name)?;
     let compiler = cargo::rustc_version()?;
     if let Some(needed) = package.rust_version.as_ref().filter(|needed| **needed > compiler) {
         return Ok(Err(format!("{name} needs Rust {needed}, this is {compiler}")));
@@ -56,6 +56,19 @@ pub fn read(name: &'static str) -> Result<std::result::Result<Api, String>> {
     Ok(Ok(Api { package: name, lines: with_conditions(&features, &listings), skipped }))
 }
 
+/// The names that the published crate of an adapter's name has and the adapter has not.
+pub fn missing_names(adapter: &str) -> Result<Vec<String>> {
+    let all = &cargo::whole_metadata()?.packages;
+    let published = all.iter().find(|package| package.name.as_str() == adapter && package.source.is_some());
+    let published = published.with_context(|| format!("{adapter} is not compared with the published crate"))?;
+    let names = |package| -> Result<BTreeSet<String>> {
+        let lines = offered(package, &[])?;
+        Ok(lines.iter().filter_map(|line| Some(line.split_once(" | ")?.0.to_owned())).collect())
+    };
+    let own = names(cargo::member(adapter)?)?;
+    Ok(names(published)?.into_iter().filter(|name| !own.contains(name)).collect())
+}
+
 impl Api {
     /// Fails if the listing that is checked in is another.
     pub fn check(&self) -> Result<()> {
@@ -72,6 +85,13 @@ impl Api {
             "the public API of {} is not the one in tests/api (if that is meant: `{BLESS}`, and a line in CHANGELOG.md):{changes}",
             self.package
         );
+        Ok(())
+    }
+
+    /// Cargo builds a package once, with the features of all who depend on it: fails if one takes or changes an item.
+    pub fn features_only_add(&self) -> Result<()> {
+        let taken: Vec<&str> = self.lines.iter().filter(|line| line.contains(WITHOUT)).map(String::as_str).collect();
+        ensure!(taken.is_empty(), "with a feature, these are gone or others:\n  {}", taken.join("\n  "));
         Ok(())
     }
 
@@ -95,11 +115,6 @@ impl Api {
 
 fn file(package: &str) -> PathBuf {
     cargo::workspace_root().join("tests/api").join(format!("{package}.txt"))
-}
-
-fn member(name: &str) -> Result<&'static Package> {
-    let package = cargo::metadata()?.packages.iter().find(|package| package.name.as_str() == name);
-    package.with_context(|| format!("the workspace has no package {name}"))
 }
 
 /// What the package offers with exactly these features.

@@ -105,10 +105,13 @@ fn a_change_names_the_lines_and_the_command() {
     let listed = fs::read_to_string(file("kspin")).unwrap();
     api.lines = listed.lines().map(str::to_owned).collect();
     api.check().unwrap();
+    api.features_only_add().unwrap();
     let gone = api.lines.pop_first().unwrap();
     api.lines.insert("kspin::new | pub fn new()".to_owned());
     let error = api.check().unwrap_err().to_string();
     for part in [BLESS, "  + kspin::new | pub fn new()", &format!("  - {gone}")] {
         assert!(error.contains(part), "{error}");
     }
+    api.lines.insert("kspin::f | pub fn f() // without smp".to_owned());
+    assert!(api.features_only_add().is_err());
 }

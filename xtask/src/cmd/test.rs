@@ -14,8 +14,10 @@ pub enum Group {
     Loom,
     /// The library built for x86_64-unknown-none, and what its locks cost there.
     None,
-    /// The package as it is published, and the adapters in the place of the crates whose names they have.
+    /// The package as it is published, the adapters in the place of the crates whose names they have, the public API.
     Package,
+    /// Licences, sources and versions of all dependencies, and the oldest Rust that builds the packages.
+    Supply,
     /// Guests under plain emulation.
     Tcg,
     /// Guests under real KVM in an emulated machine.
@@ -47,6 +49,7 @@ impl Args {
                 Group::Loom => groups::loom::run(&mut tally),
                 Group::None => groups::none::run(&mut tally),
                 Group::Package => groups::package::run(&mut tally),
+                Group::Supply => groups::supply::run(&mut tally),
                 Group::Tcg => groups::tcg::run(&mut tally),
                 Group::Nested => groups::nested::run(&mut tally),
             }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Tally, show};
+use super::{Tally, Verdict, show};
 use crate::cargo;
 
 /// Unit tests, documentation tests and integration tests of all packages that run on this machine.
@@ -20,7 +20,11 @@ pub fn host(tally: &mut Tally) {
             FEATURES.into_iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, f)| f).collect();
         let features = features.join(",");
         let name = if features.is_empty() { "none" } else { &features };
-        tally.test(&format!("features::{name}"), || builds_with(&features));
+        tally.verdict(&format!("features::{name}"), || builds_with(LIBRARY, &features));
+    }
+    // Without features they are built above.
+    for (adapter, feature) in [("kspin", "smp"), ("hermit-sync", "all-one-shot")] {
+        tally.verdict(&format!("features::{adapter}::{feature}"), || builds_with(adapter, feature));
     }
 }
 
@@ -28,14 +32,23 @@ pub fn host(tally: &mut Tally) {
 const LIBRARY: &str = "pvlock";
 const FEATURES: [&str; 4] = ["lock-api-04", "lock-api-05", "spin", "stats"];
 
-/// The library compiles without a warning with exactly these features.
-fn builds_with(features: &str) -> Result<()> {
+/// The package compiles without a warning with exactly these features.
+fn builds_with(package: &str, features: &str) -> Result<Verdict> {
+    let package = cargo::member(package)?;
+    let names: Vec<&str> = features.split(',').filter(|name| !name.is_empty()).collect();
+    if let Some(reason) = cargo::too_old_for(package, &names)? {
+        return Ok(Verdict::Ignored(reason));
+    }
     let mut command = cargo::cargo();
-    command
-        .args(["clippy", "--quiet", "--package", LIBRARY, "--lib", "--no-default-features", "--features", features])
-        .args(["--", "-D", "warnings"]);
+    command.args(["clippy", "--quiet", "--package", &package.id.repr, "--lib", "--no-default-features"]).args([
+        "--features",
+        features,
+        "--",
+        "-D",
+        "warnings",
+    ]);
     ensure!(show(command, |_| ())?, "it does not build, see above");
-    Ok(())
+    Ok(Verdict::Passed)
 }
 
 /// Runs a `cargo test` and adds up what its test programs report. A call that fails without naming a failed test, such

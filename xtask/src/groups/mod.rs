@@ -12,6 +12,7 @@ pub mod loom;
 pub mod nested;
 pub mod none;
 pub mod package;
+pub mod supply;
 pub mod tcg;
 
 mod libtest;
@@ -20,6 +21,13 @@ pub use libtest::host;
 
 /// For one cargo call: a cold build of everything included.
 const LIMIT: Duration = Duration::from_secs(1200);
+
+/// What a test that did not fail says.
+pub enum Verdict {
+    Passed,
+    /// It cannot be run here, for this reason.
+    Ignored(String),
+}
 
 /// How many tests passed and failed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +39,17 @@ pub struct Tally {
 impl Tally {
     /// Runs one test of our own and prints its line as libtest does.
     pub fn test(&mut self, name: &str, test: impl FnOnce() -> Result<()>) {
+        self.verdict(name, || test().map(|()| Verdict::Passed));
+    }
+
+    /// As [`test`](Self::test), for one that some machines cannot run: it then counts for nothing.
+    pub fn verdict(&mut self, name: &str, test: impl FnOnce() -> Result<Verdict>) {
         let verdict = match test() {
-            Ok(()) => {
+            Ok(Verdict::Passed) => {
                 self.passed += 1;
                 "ok".to_owned()
             }
+            Ok(Verdict::Ignored(reason)) => format!("ignored, {reason}"),
             Err(error) => {
                 self.failed += 1;
                 format!("FAILED ({error:#})")

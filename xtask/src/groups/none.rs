@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use cost_host::Cost;
 
-use super::{Tally, show};
+use super::{Tally, Verdict, show};
 use crate::bare::Toolchain;
 use crate::cargo;
 use crate::cost;
@@ -19,7 +19,7 @@ pub fn run(tally: &mut Tally) {
     };
     for set in sets {
         let name = if set.is_empty() { "without-features".to_owned() } else { set.join("+") };
-        tally.test(&format!("none::{name}"), || build(&toolchain, &set));
+        tally.verdict(&format!("none::{name}"), || build(&toolchain, &set));
     }
     match cost::images(&toolchain).and_then(|images| cost_host::measure(&images, 0)) {
         Ok(costs) => costs_hold(tally, &costs.rows),
@@ -85,8 +85,7 @@ fn sizes_are_as_stated(costs: &[Cost]) -> Result<()> {
 
 /// Every subset of the library's features.
 fn feature_sets() -> Result<Vec<Vec<String>>> {
-    let package = cargo::metadata()?.packages.iter().find(|package| package.name.as_str() == "pvlock");
-    let package = package.context("the workspace has no package pvlock")?;
+    let package = cargo::member("pvlock")?;
     let names: Vec<&String> = package.features.keys().filter(|name| *name != "default").collect();
     Ok(subsets(&names))
 }
@@ -96,7 +95,11 @@ fn subsets(names: &[&String]) -> Vec<Vec<String>> {
     (0..1 << names.len()).map(|bits| chosen(bits).map(|(_, name)| (*name).clone()).collect()).collect()
 }
 
-fn build(toolchain: &Toolchain, features: &[String]) -> Result<()> {
+fn build(toolchain: &Toolchain, features: &[String]) -> Result<Verdict> {
+    // Debian's compiler is its own: what it is too old for, it says.
+    if let (Toolchain::Installed, Some(reason)) = (toolchain, cargo::too_old_for(cargo::member("pvlock")?, features)?) {
+        return Ok(Verdict::Ignored(reason));
+    }
     let mut command = toolchain.cargo("build");
     command
         .args(["--quiet", "--package", "pvlock", "--no-default-features"])
@@ -105,7 +108,7 @@ fn build(toolchain: &Toolchain, features: &[String]) -> Result<()> {
     if !show(command, |_| ())? {
         bail!("it does not build, see above");
     }
-    Ok(())
+    Ok(Verdict::Passed)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Tally, show};
-use crate::cargo;
+use super::{Tally, Verdict, show};
+use crate::{api, cargo};
 
 /// Beginnings of the names of all files that belong into the package.
 const EXPECTED: [&str; 9] = [
@@ -53,6 +53,61 @@ pub fn run(tally: &mut Tally) {
     tally.test("package::files", files);
     tally.test("package::builds-alone", builds_alone);
     tally.test("package::patched-kernel", patched_kernel);
+    tally.test("package::only-the-library-is-published", only_the_library_is_published);
+    for name in ["kspin", "hermit-sync"] {
+        tally.test(&format!("package::files-{name}"), || adapter_files(name));
+    }
+    // The published kspin is but a dev-dependency, which cargo cannot build by itself; its few names are in the adapter's own test.
+    tally.verdict("package::names-hermit-sync", || published_names("hermit-sync"));
+    for name in api::PACKAGES {
+        tally.verdict(&format!("package::api-{name}"), || public_api(name));
+    }
+}
+
+/// The adapters bear the names of crates that others publish; everything else is of use here only.
+fn only_the_library_is_published() -> Result<()> {
+    let published = cargo::metadata()?.packages.iter().filter(|package| package.publish.as_deref() != Some(&[]));
+    let published: Vec<&str> = published.map(|package| package.name.as_str()).collect();
+    ensure!(published == ["pvlock"], "packages without `publish = false`: {}", published.join(", "));
+    Ok(())
+}
+
+/// Adapters are taken from the repository by `[patch]`, whole; still each is a package that cargo can make.
+fn adapter_files(name: &str) -> Result<()> {
+    let id = &cargo::member(name)?.id.repr;
+    let output = cargo::cargo().args(["package", "--list", "--allow-dirty", "--package", id]).output();
+    let output = output.context("cannot start cargo")?;
+    ensure!(output.status.success(), "cargo cannot list the package: {}", String::from_utf8_lossy(&output.stderr));
+    let list = String::from_utf8_lossy(&output.stdout);
+    ensure!(list.lines().any(|file| file == "src/lib.rs"), "the package has no src/lib.rs");
+    Ok(())
+}
+
+/// A kernel that uses the published crate finds all of it in the adapter.
+fn published_names(name: &str) -> Result<Verdict> {
+    let (needed, compiler) = (cargo::member(name)?.rust_version.clone(), cargo::rustc_version()?);
+    if let Some(needed) = needed.filter(|needed| *needed > compiler) {
+        return Ok(Verdict::Ignored(format!("{name} needs Rust {needed}, this is {compiler}")));
+    }
+    let missing = api::missing_names(name)?;
+    ensure!(missing.is_empty(), "the published {name} has what the adapter has not: {}", missing.join(", "));
+    Ok(Verdict::Passed)
+}
+
+fn public_api(name: &'static str) -> Result<Verdict> {
+    let api = match api::read(name)? {
+        Ok(api) => api,
+        Err(reason) => return Ok(Verdict::Ignored(reason)),
+    };
+    api.check()?;
+    // A dependant that enables a feature must not take anything from another.
+    if name == "pvlock" {
+        api.features_only_add()?;
+    }
+    if let Some(what) = api.skipped() {
+        println!("{name}: compared {what}");
+    }
+    Ok(Verdict::Passed)
 }
 
 fn files() -> Result<()> {
