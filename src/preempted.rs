@@ -1,7 +1,11 @@
 //! `vcpu_is_preempted`: whether the host has a vCPU off a physical CPU right now.
 //!
-//! The answer is a hint. It may be old when it arrives, and an idle vCPU reads as preempted too. A CPU that is not registered
-//! or out of range reads as not preempted.
+//! The answer is a hint, and may be old when it arrives. A CPU that is not registered or out of range reads as not preempted.
+//!
+//! What makes a vCPU that is off its CPU read as preempted has changed. Since Linux 5.18 (commit 6cd88243c7e0; seen with 6.1) it is an interrupt
+//! of the host alone, at the end of a slice above all: one that has halted, yielded, or waits for the host to fetch a page or to emulate a device
+//! reads as running. Before, all of these read as preempted. So *yes* means that it does not run its instructions, and *no* that nothing is known
+//! against it.
 //!
 //! There are two forms that answer the same. [`vcpu_is_preempted`] calls one hand-written routine that uses no stack and two
 //! registers, so a caller with much live state keeps it in registers and the code at the call is 5 bytes.

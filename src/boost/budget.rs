@@ -9,7 +9,7 @@
 //! | the waiter's own vCPU was off | nothing to count: it made no rounds | what remains without the stolen time |
 //! | else | all rounds | all time |
 //!
-//! Idle CPUs read as preempted. One that the kernel has called idle ([`idle_begin`](super::idle_begin)) excuses nothing: to own a lock and be
+//! Idle CPUs read as preempted on hosts before Linux 5.18. One that the kernel has called idle ([`idle_begin`](super::idle_begin)) excuses nothing: to own a lock and be
 //! idle is the very bug that such a cap is there to find.
 
 use core::fmt;

@@ -1,7 +1,7 @@
 //! Which CPUs the kernel knows to be idle: one bit each, kept by the kernel's idle loop, so that nobody boosts them.
 //!
-//! An idle CPU (halted until an interrupt) reads as preempted, as one does that the host took away. Only the guest can tell the two
-//! apart.
+//! On hosts before Linux 5.18 an idle CPU (halted until an interrupt) reads as preempted, as one does that the host took away. Only the guest
+//! can tell the two apart.
 
 use super::cpu_set::CpuSet;
 use crate::cpu::CpuId;

@@ -48,7 +48,7 @@ pub trait Hypervisor: 'static {
     /// then trust no owner to be running for longer than a finite spin budget.
     fn sees_preempted() -> bool;
 
-    /// Whether the host has `cpu` off a physical CPU right now (preempted, or idle in HLT).
+    /// Whether the host has `cpu` off a physical CPU right now and says so: see [`preempted`](crate::preempted).
     ///
     /// A hint that may be old by the time it is read. `false` for a CPU that nothing is known of. No memory ordering.
     fn is_preempted(cpu: CpuId) -> bool;

@@ -27,7 +27,7 @@ pub struct StealTime {
     pub version: u32,
     /// Always 0 so far.
     pub flags: u32,
-    /// Bit 0: the vCPU is off a physical CPU (preempted, or idle in HLT). Bit 1: it flushes its TLB before it runs again.
+    /// Bit 0: the vCPU is off a physical CPU, see [`preempted`](crate::preempted). Bit 1: it flushes its TLB before it runs again.
     pub preempted: u8,
     reserved: [u8; 47],
 }
