@@ -17,6 +17,7 @@ use pvlock::boost::{Shootdown, wait_acks};
 use pvlock::hypervisor::{Hypervisor, Yielded};
 use pvlock::kvm::ask_for_flush;
 use pvlock::kvm::hypercall::Ipi;
+use pvlock::lock::RawSpinLock;
 use pvlock::{Cpu, CpuId};
 
 const PREEMPTED: u8 = 1 << 0;
@@ -275,5 +276,56 @@ fn answers_carry_what_was_done_before_them() {
             answer.1.with(|work| unsafe { assert_eq!(*work, 1) });
         }
         targets.into_iter().for_each(|target| target.join().unwrap());
+    });
+}
+
+/// A kernel whose waiters halt, and know nothing of who runs, and answer requests when they wake up.
+struct Halting;
+
+impl model::Host for Halting {
+    const SEES: bool = false;
+    const HALTS: bool = true;
+    fn relax() {
+        // The caller is a CPU of the model below.
+        let me = <model::Model<Self> as Cpu>::current().unwrap();
+        SHOOTDOWN.serve(me, || ());
+    }
+}
+
+/// No interrupt ends a halt with interrupts off, so the waiter is kicked for its answer; and for the lock.
+#[test]
+fn a_waiter_that_has_halted_answers_the_holder_of_its_lock() {
+    type Kernel = model::Model<Halting>;
+    model::halts_in(|| {
+        model(3, || {
+            let lock = Arc::new((RawSpinLock::<Kernel>::new(), AtomicBool::new(false)));
+            let waiter = {
+                let lock = Arc::clone(&lock);
+                thread::spawn(move || {
+                    let (lock, is_over) = &*lock;
+                    model::on_cpu(Some(1), || {
+                        lock.lock();
+                        // SAFETY: locked above.
+                        unsafe { lock.unlock() };
+                        // Then it answers as its idle loop would.
+                        while !is_over.load(Relaxed) {
+                            <Halting as model::Host>::relax();
+                            thread::yield_now();
+                        }
+                    });
+                })
+            };
+            let (lock, is_over) = &*lock;
+            model::on_cpu(Some(0), || {
+                lock.lock();
+                // Its interrupt stays pending: it never has interrupts on.
+                let done = SHOOTDOWN.flush_others::<Kernel>([cpu(1)].into_iter(), |_| ());
+                assert_eq!(done.asked, 1);
+                // SAFETY: locked above.
+                unsafe { lock.unlock() };
+                is_over.store(true, Relaxed);
+            });
+            waiter.join().unwrap();
+        });
     });
 }

@@ -6,6 +6,7 @@
 //! | a target | at a look | |
 //! |---|---|---|
 //! | has answered | | never looked at again |
+//! | has not | has halted with interrupts off, in a wait of this library's | kick: no interrupt ends that |
 //! | has not | runs | pause |
 //! | has not | preempted, and the request knows another way (a flush mark) | counts as answered |
 //! | has not | preempted, idle as the kernel says | pause: the interrupt wakes it |
@@ -25,6 +26,7 @@ use crate::hypervisor::{Hypervisor, Yielded};
 use crate::stats::{Counter, count};
 use crate::sync::spin_loop;
 use crate::wait::budget::{BACK_OFF_MAX, BACK_OFF_MIN, YIELD_SETTLES};
+use crate::wait::deaf::rouse;
 use crate::wait::drive::{may_yield, yield_to};
 
 /// Waits until each of `targets` has answered, as `has_answered` tells, one after the other; boosts those that are preempted and have not.
@@ -50,7 +52,8 @@ use crate::wait::drive::{may_yield, yield_to};
 /// [`CpuSet`](super::CpuSet) instead.
 ///
 /// The calling CPU is not waited for, even if it is among the targets. So the caller does not migrate, as under a guard that forbids
-/// preemption. Where the CPU is not known or the host offers nothing, this is a spin. Interrupts may be on or off.
+/// preemption. Where the CPU is not known or the host offers nothing, this is a spin. Interrupts may be on or off. The caller may hold locks that
+/// its targets wait for with interrupts off if those answer in [`Cpu::relax`]: one that has halted there is kicked.
 pub fn wait_acks<C: Cpu>(
     targets: impl IntoIterator<Item = CpuId, IntoIter: Clone>,
     has_answered: impl FnMut(CpuId) -> bool,
@@ -173,6 +176,8 @@ impl Help {
         self.yield_in = self.yield_in.saturating_sub(1);
         let (mut first, mut next) = (None, None);
         for cpu in unanswered {
+            // It reads as preempted or not, and no interrupt reaches it.
+            let _ = rouse::<C::Hypervisor>(cpu);
             if !C::Hypervisor::is_preempted(cpu) || answers.has_answered(cpu) || answers.excuse(cpu) || is_idle(cpu) {
                 continue;
             }

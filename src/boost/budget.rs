@@ -79,7 +79,7 @@ impl SpinBudget {
     /// answer is missing. It looks at them in every 16th round, and that look stands for the rounds since the last.
     ///
     /// # Errors
-    /// [`Overdue`] when the rounds that count exceed the budget; again with every further round.
+    /// [`Overdue`] when the rounds that count exceed the budget; again with every further round that counts.
     #[inline]
     pub fn spend<C: Cpu>(&mut self, targets: impl IntoIterator<Item = CpuId>) -> Result<(), Overdue> {
         self.spent += 1;
@@ -132,13 +132,13 @@ impl TimeBudget {
         let now_stolen_ns = stolen_ns::<C>();
         let passed = now_ns.saturating_sub(self.last_ns);
         let stolen = now_stolen_ns.saturating_sub(self.last_stolen_ns).min(passed);
-        (self.last_ns, self.last_stolen_ns) = (now_ns, now_stolen_ns);
-        self.stolen_ns += stolen;
-        if is_any_preempted::<C>(targets) {
-            self.excused_ns += passed - stolen;
-        } else {
-            self.spent_ns += passed - stolen;
-        }
+        // What was stolen in an interval that the clock has not seen yet counts in the next. Steps back, of another CPU's account, count nothing.
+        let seen_stolen_ns =
+            if now_stolen_ns > self.last_stolen_ns { self.last_stolen_ns + stolen } else { now_stolen_ns };
+        (self.last_ns, self.last_stolen_ns) = (now_ns, seen_stolen_ns);
+        self.stolen_ns = self.stolen_ns.saturating_add(stolen);
+        let counts = if is_any_preempted::<C>(targets) { &mut self.excused_ns } else { &mut self.spent_ns };
+        *counts = counts.saturating_add(passed - stolen);
         if self.spent_ns <= self.limit_ns {
             return Ok(());
         }
@@ -245,5 +245,27 @@ mod tests {
         let mut budget = SpinBudget::new(10_000);
         assert!((0..10_000).all(|_| budget.spend::<Kernel>(Some(OWNER)).is_ok()));
         assert_eq!(LOOKS.get(), 10_000 / LOOK_EVERY);
+    }
+
+    #[test]
+    fn what_a_coarse_clock_has_not_seen_is_still_stolen_when_it_has() {
+        STOLEN_NS.set(0);
+        PREEMPTED.set(false);
+        let mut budget = TimeBudget::new::<Kernel>(0, 50);
+        STOLEN_NS.set(100);
+        assert!(budget.spend::<Kernel>(0, Some(OWNER)).is_ok());
+        assert!(budget.spend::<Kernel>(100, Some(OWNER)).is_ok(), "all of it was stolen");
+        let late = budget.spend::<Kernel>(151, Some(OWNER)).unwrap_err();
+        assert_eq!((late.spent, late.stolen_ns), (51, 100));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_to_and_fro_does_not_overflow() {
+        STOLEN_NS.set(0);
+        PREEMPTED.set(true);
+        let mut budget = TimeBudget::new::<Kernel>(0, 100);
+        for now in [u64::MAX, 0, u64::MAX] {
+            assert!(budget.spend::<Kernel>(now, Some(OWNER)).is_ok());
+        }
     }
 }

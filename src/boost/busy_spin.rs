@@ -10,7 +10,7 @@
 //! | one no further away | a tick | [`Verdict::Spins`]: somebody preempted is boosted, if anybody is |
 //!
 //! A tight loop that does work (copying, zeroing, a checksum) looks the same. Then a time slice is given away for nothing, but only where
-//! some sibling really is preempted, so never on a host that has a physical CPU for each vCPU. How often depends on the marks: of a workload
+//! some sibling reads as preempted and is not called idle: seldom on a host that has a physical CPU for each vCPU. How often depends on the marks: of a workload
 //! of nothing but such loops, with a tick each ms, a third to a half of the ticks are mistaken when no progress is marked, and none when it
 //! is marked once per loop and a loop takes 256 to 65536 bytes. A single loop that takes longer than a tick cannot be told
 //! from spinning at all (`cargo test --release -p pvhost --test boost -- --nocapture honest`).
@@ -34,7 +34,7 @@ pub enum Verdict {
     Progress,
     /// The CPU was in the same small loop at the last tick and has made no progress since; and what came of helping it.
     ///
-    /// [`Boost::Yielded`] means that the caller has been off the CPU meanwhile: it returns from the interrupt as always.
+    /// After [`Boost::Yielded`] the caller may have been off the CPU meanwhile; it returns from the interrupt as always.
     Spins(Boost),
 }
 

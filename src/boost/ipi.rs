@@ -4,7 +4,7 @@ use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::Hypervisor;
 use crate::kvm::hypercall::Ipi;
 
-/// Sends `ipi` to `targets`, of which it leaves out the calling CPU; returns to how many.
+/// Sends `ipi` to `targets`, of which it leaves out the calling CPU; returns to how many, one that is named twice counted twice.
 ///
 /// Two or more go by hypercall, one for each window of 128 APIC ids that holds any. Where the host has no such call or refuses it, where a
 /// target has not registered, and for a single target (to which the local APIC is no dearer), `send_one` is called for each: the kernel's

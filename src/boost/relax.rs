@@ -154,7 +154,7 @@ impl Spell {
     fn end_window(&self, now: u64, one_round: u64) -> bool {
         // Slowly upwards: one measurement that an interrupt fell into must not make all windows look short.
         let before = self.round_tsc.load(Relaxed);
-        let one_round = if before == 0 { one_round } else { one_round.min(before + before / 8 + 1) };
+        let one_round = if before == 0 { one_round } else { one_round.min(before.saturating_add(before / 8 + 1)) };
         self.round_tsc.store(one_round, Relaxed);
         let took = now.wrapping_sub(self.began_tsc.load(Relaxed));
         self.began_tsc.store(now, Relaxed);
@@ -168,7 +168,8 @@ impl Spell {
 /// The longest that a window of one wait takes, in cycles. A quarter more than its rounds as measured; besides, a measured round includes
 /// reading the counter, which is about what the waiting loop itself takes.
 fn longest_window(one_round: u64) -> u64 {
-    u64::from(WINDOW) * (one_round + one_round / 4)
+    // A counter that stepped back, since the task moved to another CPU, makes a round of any length.
+    u64::from(WINDOW).saturating_mul(one_round.saturating_add(one_round / 4))
 }
 
 #[cfg(all(test, not(pvlock_loom)))]
@@ -225,5 +226,15 @@ mod tests {
     fn a_window_ends_every_so_many_rounds() {
         let spell = Spell::new();
         assert_eq!((0..10 * WINDOW).filter(|_| spell.is_window_over()).count(), 10);
+    }
+
+    #[test]
+    fn a_counter_that_stepped_back_makes_no_long_wait_for_ever() {
+        let spell = Spell::new();
+        spell.end_window(0, 0_u64.wrapping_sub(1000));
+        for _ in 0..1000 {
+            spell.end_window(spell.began_tsc.load(Relaxed) + 64 * ROUND, ROUND);
+        }
+        assert_eq!(spell.round_tsc.load(Relaxed), ROUND);
     }
 }

@@ -132,9 +132,10 @@ impl Shootdown {
     ///
     /// On return, what the targets did with the old entries has happened before, so the pages can get another use.
     ///
-    /// Interrupts may be on or off; with interrupts off, and under locks that others take with interrupts off, [`Cpu::relax`] has to call
+    /// A target that has halted with interrupts off, in a wait for one of this library's locks, is kicked. Interrupts may be on or off; with interrupts off, and under locks that others take with interrupts off, [`Cpu::relax`] has to call
     /// [`serve`](Self::serve), on this CPU and on those that wait for its locks. The caller does not migrate. A target that never serves is
-    /// waited for for ever: before a CPU goes offline, it leaves the sets.
+    /// waited for for ever. A CPU that goes offline first leaves the sets, then flushes its TLB as for a request, since whoever does not find it
+    /// there any more does not wait for it, and goes on serving until the requests have ended that may have found it still there.
     pub fn flush_others<C: Cpu>(
         &self,
         targets: impl IntoIterator<Item = CpuId, IntoIter: Clone>,
@@ -166,6 +167,8 @@ impl Shootdown {
     }
 
     /// Flushes the TLB of `me`, the calling CPU, by `flush` if somebody has asked for it; returns whether that was so.
+    ///
+    /// One flush answers all requests so far, whatever they unmapped: it covers all address spaces that this CPU may have entries of, and global ones.
     ///
     /// For the interrupt's handler and for [`Cpu::relax`]. When nobody has asked it is two loads of a line that is this CPU's own. The handler
     /// may interrupt the same call in `relax`.

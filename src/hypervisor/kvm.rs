@@ -153,7 +153,9 @@ impl Hypervisor for Kvm {
 fn send_ipis(setup: &Setup, cpus: &Cpus, targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
     setup.sends_ipis()
         && targets.clone().all(|cpu| cpus.apic_id(cpu).is_some())
-        && setup.send_ipi(targets.filter_map(|cpu| cpus.apic_id(cpu)), ipi).is_ok()
+        && setup
+            .send_ipi(targets.filter_map(|cpu| cpus.apic_id(cpu)), ipi)
+            .is_ok_and(|(delivered, wanted)| delivered >= wanted)
 }
 
 fn kick(setup: &Setup, cpus: &Cpus, cpu: CpuId) -> Result<(), KickError> {

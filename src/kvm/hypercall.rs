@@ -136,7 +136,7 @@ pub unsafe fn send_ipi<I>(targets: I, ipi: Ipi) -> Result<u64, HypercallError>
 where
     I: IntoIterator<Item = ApicId, IntoIter: Clone>,
 {
-    SETUP.send_ipi(targets.into_iter(), ipi)
+    SETUP.send_ipi(targets.into_iter(), ipi).map(|(delivered, _)| delivered)
 }
 
 impl Setup {
@@ -148,12 +148,13 @@ impl Setup {
         self.call(Features::PV_SCHED_YIELD, SCHED_YIELD, [target.0.into(), 0, 0, 0]).map(drop)
     }
 
+    /// Returns to how many the host delivered, and to how many it was to, each counted once.
     pub(crate) fn send_ipi<I: Iterator<Item = ApicId> + Clone>(
         &self,
         targets: I,
         ipi: Ipi,
-    ) -> Result<u64, HypercallError> {
-        let mut delivered = 0;
+    ) -> Result<(u64, u64), HypercallError> {
+        let (mut delivered, mut wanted) = (0, 0);
         // Ids below `from` are served. 64 bits wide, as it may stand one above the highest id.
         let mut from = 0u64;
         while let Some(base) = targets.clone().map(|id| id.0).filter(|&id| u64::from(id) >= from).min() {
@@ -166,10 +167,11 @@ impl Setup {
             // Targets may become fewer from pass to pass.
             if bitmap != 0 {
                 delivered += self.call(Features::PV_SEND_IPI, SEND_IPI, arguments)?;
+                wanted += u64::from(bitmap.count_ones());
             }
             from = u64::from(base) + u64::from(IPI_WINDOW);
         }
-        Ok(delivered)
+        Ok((delivered, wanted))
     }
 
     /// What makes a hypercall on this machine.

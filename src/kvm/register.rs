@@ -119,6 +119,9 @@ pub unsafe fn register_this_cpu(cpu: CpuId, apic: ApicId, phys: u64) -> Result<(
 /// For taking a CPU offline, for suspend, kexec and the panic path: on every CPU, the boot CPU too, before its memory gets
 /// another use. Takes no lock.
 ///
+/// A flush mark (see [`Shootdown`](crate::boost::Shootdown)) that another CPU leaves meanwhile may be lost: if page tables can still change that
+/// this CPU uses, it flushes its TLB afterwards.
+///
 /// # Errors
 /// [`NotRegistered`]; nothing has changed then.
 ///

@@ -9,6 +9,7 @@ use crate::cpu::{Cpu, CpuId, MAX_CPUS};
 use crate::hypervisor::Hypervisor;
 use crate::stats::{Counter, count};
 use crate::sync::{AtomicU32, Ordering, spin_loop};
+use crate::wait::deaf;
 
 /// Name of one task: a number of the kernel's choice, `1..=`[`TaskId::MAX`], so 62 bits less one value.
 ///
@@ -203,7 +204,7 @@ impl<C: Cpu> Parker for HaltParker<C> {
             if may_halt && Self::announce_halt(me) {
                 // Leaves interrupts as they were.
                 count(Some(me), Counter::Halt);
-                C::Hypervisor::halt(irqs_on);
+                deaf::halt::<C>(me, irqs_on);
                 continue;
             }
             if irqs_on {

@@ -2,7 +2,7 @@
 
 use super::budget::TRUSTED_ROUNDS;
 use super::undercommit::Undercommit;
-use super::{Abilities, Seen, Step, Waiter};
+use super::{Abilities, Seen, Step, Waiter, deaf};
 use crate::cpu::{Cpu, CpuId};
 use crate::hypervisor::{Hypervisor, Yielded};
 use crate::stats::{Counter, count};
@@ -153,7 +153,8 @@ fn halt<C: Cpu, W: Waited>(waited: &W) {
     match here {
         Some(cpu) if waited.publish_halt(cpu) => {
             count(here, Counter::Halt);
-            C::Hypervisor::halt(irqs_on);
+            deaf::halt::<C>(cpu, irqs_on);
+            Undercommit::of(cpu).halted::<C::Hypervisor>(cpu);
             if waited.target().is_some() {
                 count(here, Counter::SpuriousWake);
             }

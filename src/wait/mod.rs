@@ -26,6 +26,7 @@
 //! nowhere more than three in a row that did nothing.
 
 pub(crate) mod budget;
+pub(crate) mod deaf;
 pub(crate) mod drive;
 pub(crate) mod undercommit;
 
