@@ -318,6 +318,8 @@ fn a_waiter_that_has_halted_answers_the_holder_of_its_lock() {
             let (lock, is_over) = &*lock;
             model::on_cpu(Some(0), || {
                 lock.lock();
+                // Long enough for the other to halt: each of its pauses lets this one run.
+                (0..3).for_each(|_| thread::yield_now());
                 // Its interrupt stays pending: it never has interrupts on.
                 let done = SHOOTDOWN.flush_others::<Kernel>([cpu(1)].into_iter(), |_| ());
                 assert_eq!(done.asked, 1);
