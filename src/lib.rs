@@ -8,7 +8,10 @@ pub mod cpu;
 pub mod guard;
 #[cfg(any(doc, doctest))]
 #[doc = include_str!("guide.md")]
-pub mod guide {}
+pub mod guide {
+    #[doc = include_str!("questions.md")]
+    pub mod questions {}
+}
 pub mod hypervisor;
 pub mod kvm;
 #[cfg(not(pvlock_loom))]

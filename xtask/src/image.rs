@@ -1,7 +1,7 @@
 //! Guest images: which there are, and building one. The recipe is the one in the docs of `examples/rt`.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::{Message, TargetKind};
@@ -63,6 +63,26 @@ pub fn build(example: &str) -> Result<PathBuf> {
         .arg("--message-format=json-render-diagnostics")
         .env("RUSTFLAGS", FLAGS)
         .stderr(Stdio::inherit());
+    finish(command, example, bin)
+}
+
+/// Builds the package in `folder`, which is none of the workspace and gives the linker no arguments itself.
+pub fn build_kernel(folder: &Path, bin: &str) -> Result<PathBuf> {
+    machine::require_x86_64_linux()?;
+    let script = cargo::workspace_root().join("examples/rt/link.ld");
+    let link = ["-nostdlib", "-nostartfiles", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,--no-eh-frame-hdr"];
+    let link: String = link.iter().map(|arg| format!(" -C link-arg={arg}")).collect();
+    let mut command = cargo::cargo();
+    command
+        .current_dir(folder)
+        .args(["build", "--quiet", "--release", "--target", TARGET, "--message-format=json-render-diagnostics"])
+        .env("RUSTFLAGS", format!("{FLAGS}{link} -C link-arg=-Wl,-T,{}", script.display()))
+        .stderr(Stdio::inherit());
+    finish(command, bin, bin)
+}
+
+/// Runs cargo's `command`, which builds the image `bin` of `example`.
+fn finish(mut command: Command, example: &str, bin: &str) -> Result<PathBuf> {
     let output = progress::step(format!("building the guest {example}"), || command.output())
         .context("cannot start cargo to build the guest")?;
     if !output.status.success() {

@@ -17,6 +17,7 @@ mod cmd;
 mod cost;
 mod features;
 mod groups;
+mod guide;
 mod hal_client;
 mod image;
 mod line;

@@ -38,16 +38,40 @@ pvh::xen_elfnote_phys32_entry!(pvh_start32);
 unsafe extern "Rust" {
     /// Defined by [`entry!`](crate::entry) in the guest's binary.
     safe fn pvlock_rt_guest_main() -> ExitCode;
+    /// Likewise.
+    pub(crate) safe fn pvlock_rt_own_bring_up() -> Option<BringUp>;
+}
+
+/// What a guest does itself on each CPU where otherwise the runtime registers the CPU with KVM.
+#[derive(Clone, Copy, Debug)]
+pub struct BringUp {
+    /// Gets the CPU's number and APIC id, as soon as [`current`](crate::current) knows the number; interrupts are off.
+    pub up: fn(u32, u32),
+    /// Gets the CPU's number once its local APIC is on.
+    pub ready: fn(u32),
 }
 
 /// Names the function that a guest starts with, `fn() -> ExitCode`. It runs on the boot CPU once all others wait for
 /// work, interrupts on.
+///
+/// With `up` and `ready` the runtime leaves registration to the guest: see [`BringUp`].
 #[macro_export]
 macro_rules! entry {
     ($main:path) => {
+        $crate::entry!(@with $main, None);
+    };
+    ($main:path, up = $up:path, ready = $ready:path) => {
+        $crate::entry!(@with $main, Some($crate::BringUp { up: $up, ready: $ready }));
+    };
+    (@with $main:path, $bring_up:expr) => {
         #[unsafe(no_mangle)]
         fn pvlock_rt_guest_main() -> $crate::ExitCode {
             $main()
+        }
+
+        #[unsafe(no_mangle)]
+        fn pvlock_rt_own_bring_up() -> Option<$crate::BringUp> {
+            $bring_up
         }
     };
 }

@@ -8,6 +8,7 @@ use pvlock::{ApicId, Cpu, CpuId};
 use raw_cpuid::cpuid;
 use x86_64::instructions::interrupts;
 
+use crate::boot::pvlock_rt_own_bring_up;
 use crate::error::BootError;
 use crate::per_cpu::{self, PerCpu};
 use crate::{println, task};
@@ -64,12 +65,16 @@ pub(crate) fn own_apic_id() -> ApicId {
     if has_x2apic() { ApicId(cpuid!(0xb).edx) } else { ApicId(cpuid!(1).ebx >> 24) }
 }
 
-/// Registers the steal-time record of the running CPU. Needs nothing but its number: no heap, no other CPU.
+/// Registers the steal-time record of the running CPU, or lets the guest do it. Needs nothing but its number: no heap, no other CPU.
 ///
 /// # Errors
 /// When the host offers steal time and the registration still fails. A host without it is none.
 pub(crate) fn register(block: &PerCpu) -> Result<(), BootError> {
     let cpu = block.cpu().expect("a CPU has its number before it registers");
+    if let Some(guest) = pvlock_rt_own_bring_up() {
+        (guest.up)(cpu.index() as u32, block.apic_id().0);
+        return Ok(());
+    }
     // Memory is identity-mapped: the physical address is the virtual one.
     let physical = kvm::record_address(cpu) as u64;
     // SAFETY: the running CPU has the number `cpu`, and the record lies in the image, which is never given away.
@@ -103,6 +108,9 @@ pub(crate) fn kick(cpu: CpuId) {
 /// From here on the CPU's local APIC is on, so that a kick can end its halts.
 pub(crate) fn ready(block: &PerCpu) {
     let cpu = block.cpu().expect("a CPU has its number before it is ready");
+    if let Some(guest) = pvlock_rt_own_bring_up() {
+        return (guest.ready)(cpu.index() as u32);
+    }
     if Kvm::can_halt() {
         // ORDERING: Relaxed, as above.
         KICKS.fetch_add(1, Relaxed);

@@ -59,7 +59,7 @@ mod traps;
 mod window;
 mod work;
 
-pub use boot::command_line;
+pub use boot::{BringUp, command_line};
 pub use clock::{sleep_ms, tsc, tsc_khz};
 pub use console::Quoted;
 pub use cpu::{RtCpu, hypervisor_present, runtime_kicks};

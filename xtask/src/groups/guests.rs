@@ -32,7 +32,8 @@ impl Boot<'_> {
         self.run_image(backend, &image::build(self.example)?)
     }
 
-    fn run_image(&self, backend: &Backend, image: &Path) -> Result<Outcome> {
+    /// The same with an image that is no example.
+    pub fn run_image(&self, backend: &Backend, image: &Path) -> Result<Outcome> {
         let cpu_flags: Vec<String> =
             Some(self.cpu_flags.to_owned()).filter(|flags| !flags.is_empty()).into_iter().collect();
         let guest = Guest {

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use crate::process::{Child, Event};
 
 pub mod guests;
+pub mod guide;
 pub mod loom;
 pub mod nested;
 pub mod none;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::Tally;
 use super::guests::{Boot, every_lock_reported, hal_client};
+use super::{Tally, guide};
 use crate::agreement;
 use crate::backend::{Accel, Backend};
 use crate::boot::Outcome;
@@ -101,6 +101,7 @@ pub fn run(tally: &mut Tally) {
     tally.test("nested::steal-time", || steal_time(&backend));
     tally.test("nested::steal-time::not-offered", || not_offered(&backend));
     tally.test("nested::overcommit", || overcommit(&backend));
+    guide::under_kvm(tally, &backend);
     tally.test("nested::mutex", || mutex(&backend));
     tally.test("nested::watchdog", || watchdog(&backend));
     tally.test("nested::relax", || relax(&backend));

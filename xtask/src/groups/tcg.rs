@@ -1,7 +1,7 @@
 //! Guests under plain emulation: the runtime, and the locks without any hypervisor.
 
-use super::Tally;
 use super::guests::{Boot, every_lock_reported, hal_client};
+use super::{Tally, guide};
 use crate::backend::{Accel, Backend};
 use crate::hal_client::Form;
 use crate::image;
@@ -40,4 +40,5 @@ pub fn run(tally: &mut Tally) {
             hal_client(&backend, form, vcpus).map(drop)
         });
     }
+    guide::without_kvm(tally, &backend);
 }
