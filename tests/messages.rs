@@ -22,7 +22,8 @@ fn sources() -> Vec<(PathBuf, String)> {
                 let code: Vec<&str> = text
                     .lines()
                     .take_while(|line| !(line.starts_with("#[cfg(") && line.contains("test")))
-                    .filter(|line| !line.trim_start().starts_with("//"))
+                    // What `const _` asserts is settled before anybody sees the crate.
+                    .filter(|line| !line.trim_start().starts_with("//") && !line.starts_with("const _"))
                     .collect();
                 found.push((path, code.join("\n")));
             }
@@ -91,6 +92,8 @@ fn given() -> BTreeSet<String> {
                 found.extend(literals(body));
             }
         }
+        // Not the locks' own checks, which end in `misuse::report`.
+        let code = code.replace("self.expect(", "");
         for call in PANICS.iter().flat_map(|call| pieces(&code, call, ";")) {
             found.extend(literals(call));
         }
