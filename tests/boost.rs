@@ -119,6 +119,22 @@ fn the_detector_boosts_nobody_while_nobody_is_preempted() {
         for _ in 0..10 {
             assert_eq!(detector.tick::<Fake>(cpu(27), 0x1000), Verdict::Spins(Boost::NobodyPreempted));
         }
+        // The two ends of a loop that is just small enough.
+        assert_eq!(detector.tick::<Fake>(cpu(27), 0x1040), Verdict::Spins(Boost::NobodyPreempted));
+    });
+}
+
+#[test]
+fn a_cpu_that_has_halted_in_the_idle_loop_does_not_spin() {
+    let _only = with_preempted(&[7]);
+    let detector = SpinDetector::new();
+    on_cpu(25, || {
+        idle_begin(cpu(25));
+        for _ in 0..10 {
+            assert_eq!(detector.tick::<Fake>(cpu(25), 0x1000), Verdict::Progress);
+        }
+        idle_end(cpu(25));
+        assert_eq!(detector.tick::<Fake>(cpu(25), 0x1000), Verdict::Progress);
     });
 }
 

@@ -156,7 +156,15 @@ impl<'a, const N: usize> Running<'a, N> {
     fn take_interrupts(&mut self) {
         // ORDERING: Acquire, pair MODEL-INTERRUPT (Release in `interrupt`).
         if VCPUS[self.me].interrupted.swap(false, Acquire) {
-            SHOOTDOWN.serve(cpu(self.me), || self.tlb = [None; N]);
+            SHOOTDOWN.serve(cpu(self.me), || {
+                // Up to the flush an entry may be used: nobody may have taken it for flushed yet.
+                for (mapping, entry) in self.mappings.iter().zip(&mut self.tlb) {
+                    if entry.take() == Some(1) {
+                        // SAFETY: mapped, as the TLB says: that is what the model checks.
+                        mapping.old.with(|page| unsafe { *page });
+                    }
+                }
+            });
         }
     }
 

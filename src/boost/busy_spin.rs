@@ -18,6 +18,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::candidates::{Boost, boost_any};
+use super::idle::is_idle;
 use crate::cpu::{Cpu, CpuId, MAX_CPUS};
 use crate::stats::{Counter, count};
 
@@ -90,6 +91,11 @@ impl SpinDetector {
     /// Call it after the interrupt is acknowledged, since the CPU may be off for a time slice in here. A tick every 1 to 10 ms is right:
     /// the interval is the shortest spin that is found, and the longest copy that is not mistaken.
     pub fn tick<C: Cpu>(&self, cpu: CpuId, ip: u64) -> Verdict {
+        if is_idle(cpu) {
+            // Halted at the same instruction again and again.
+            self.progress(cpu);
+            return Verdict::Progress;
+        }
         let slot = &self.0[cpu.index()].0;
         let last = slot.load(Relaxed);
         slot.store(ip, Relaxed);

@@ -5,7 +5,7 @@ use crate::cpu::CpuId;
 use crate::kvm::hypercall::Ipi;
 use crate::kvm::{
     CPUS, ConfigureError, Cpus, Decisions, Detected, HypercallError, NotRegistered, Options, SETUP, Setup, decide,
-    detect, mark_flush, steal_ns, version,
+    detect, steal_ns, version,
 };
 use crate::preempted::vcpu_is_preempted_inline;
 use core::arch::asm;
@@ -141,13 +141,17 @@ impl Hypervisor for Kvm {
 
     #[inline]
     fn mark_flush(cpu: CpuId) -> bool {
-        SETUP.marks_flushes() && mark_flush(cpu)
+        mark_flush(&SETUP, cpu)
     }
 
     #[inline]
     unsafe fn send_ipis(targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {
         send_ipis(&SETUP, &CPUS, targets, ipi)
     }
+}
+
+fn mark_flush(setup: &Setup, cpu: CpuId) -> bool {
+    setup.marks_flushes() && crate::kvm::mark_flush(cpu)
 }
 
 fn send_ipis(setup: &Setup, cpus: &Cpus, targets: impl Iterator<Item = CpuId> + Clone, ipi: Ipi) -> bool {

@@ -8,6 +8,7 @@
 //! | `n` in a row did nothing, `n < 3` | a yield moved us | 0 |
 //! | `n` in a row did nothing, `n < 3` | the next look finds the last target running: it worked on another CPU | 0 |
 //! | `n` in a row did nothing, `n < 3` | a yield did nothing | `n + 1` |
+//! | 3 in a row: given up | the next look finds the last target running | 0 |
 //! | 3 in a row: given up | our own record moved since, not for a halt in a wait of ours: our CPU seems to be shared after all | 0 |
 //! | 3 in a row: given up | `GIVEN_UP_LOOKS` times refused | 2: one more try |
 //!
@@ -86,17 +87,16 @@ impl Undercommit {
         }
         let memory = Memory::unpack(raw);
         let given_up = u32::from(memory.fruitless) >= FRUITLESS_YIELDS;
-        let next = if memory.schedule_ins != H::schedule_ins(me) {
+        let last_runs = || CpuId::from_plus_one(memory.target).is_none_or(|target| !H::is_preempted(target));
+        let next = if memory.schedule_ins != H::schedule_ins(me) || (memory.refused == 0 && last_runs()) {
             Memory::default()
         } else if given_up && u32::from(memory.refused) < GIVEN_UP_LOOKS {
             self.0.store(Memory { refused: memory.refused + 1, ..memory }.pack(), Relaxed);
             return false;
         } else if given_up {
             Memory { fruitless: memory.fruitless - 1, refused: 0, ..memory }
-        } else if CpuId::from_plus_one(memory.target).is_some_and(H::is_preempted) {
-            return true;
         } else {
-            Memory::default()
+            return true;
         };
         self.0.store(next.pack(), Relaxed);
         true

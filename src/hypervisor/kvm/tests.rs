@@ -192,3 +192,30 @@ fn an_interrupt_to_an_unknown_cpu_or_to_a_host_that_refuses_is_the_kernels_to_se
         assert_eq!(calls(), []);
     }
 }
+
+#[test]
+fn a_flush_mark_is_left_beside_the_preempted_bit_alone_and_only_where_the_host_heeds_it() {
+    use crate::kvm::record_address;
+    // A record that no other test uses.
+    let cpu = id(62);
+    let byte = record_address(cpu).cast::<u8>().cast_mut().wrapping_add(16);
+    let mark = |guest: &Guest, before: u8| {
+        // SAFETY: in the record of a CPU of this test's own.
+        unsafe { byte.write_volatile(before) };
+        let marked = mark_flush(&guest.setup, cpu);
+        // SAFETY: as above.
+        (marked, unsafe { byte.read_volatile() })
+    };
+    let guest = Guest::all();
+    assert_eq!([0, 1, 2, 3].map(|before| mark(&guest, before)), [(false, 0), (true, 3), (false, 2), (true, 3)]);
+    let all = Features::from_bits_retain(0x0100_7afb);
+    for guest in [
+        Guest::new(all - Features::PV_TLB_FLUSH, Options::new()),
+        Guest::new(all - Features::STEAL_TIME, Options::new()),
+        Guest::new(all, Options::new().never_mark_flushes()),
+    ] {
+        assert_eq!(mark(&guest, 1), (false, 1));
+    }
+    // SAFETY: as above.
+    unsafe { byte.write_volatile(0) };
+}
