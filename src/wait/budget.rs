@@ -76,7 +76,7 @@ pub(crate) const TRUSTED_ROUNDS: u32 = pick(16 * 1024, 1);
 
 /// Rounds for which the head of a reader-writer lock's queue trusts the readers to run. Then it halts, where it can.
 ///
-/// Who they are is not known. By then the head has closed the lock to newcomers ([`HEAD_ROUNDS`]), so if one of the readers is preempted all the
+/// And a writer likewise. Who the readers are is not known. By then the head has closed the lock to newcomers ([`HEAD_ROUNDS`]), so if one of the readers is preempted all the
 /// others wait too, and a CPU that spins keeps it from the CPU that it needs. Trusting them for [`TRUSTED_ROUNDS`] instead cost a third of the
 /// throughput of 8 and 16 vCPUs on two CPUs (3.3 and 2.5 against 5.0 and 5.1 million acquisitions per second, a tenth of them to write).
 pub(crate) const READER_TRUST: u32 = pick(1024, 1);

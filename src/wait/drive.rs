@@ -26,7 +26,7 @@ pub(crate) trait Waited {
         false
     }
 
-    /// Rounds for which somebody of unknown state is trusted to run; then the waiter halts, where it can.
+    /// Rounds for which somebody is trusted to run who does not read as preempted; then the waiter halts, where it can.
     const TRUST: u32 = TRUSTED_ROUNDS;
 
     /// Whether [`publish_halt`](Self::publish_halt) can ever succeed.

@@ -31,7 +31,7 @@ pub(crate) mod drive;
 pub(crate) mod undercommit;
 
 use crate::hypervisor::Yielded;
-use budget::{BACK_OFF_MAX, BACK_OFF_MIN, LOOK_EVERY, TRUSTED_ROUNDS, YIELD_SETTLES};
+use budget::{BACK_OFF_MAX, BACK_OFF_MIN, LOOK_EVERY, YIELD_SETTLES};
 
 /// What is known of the vCPU that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,7 @@ pub(crate) struct Abilities {
     pub(crate) yields_first: u32,
     /// This CPU may halt here and will be kicked.
     pub(crate) halts: bool,
-    /// Rounds for which somebody of unknown state is trusted to run. One that does not read as preempted is trusted for
-    /// [`TRUSTED_ROUNDS`](budget::TRUSTED_ROUNDS).
+    /// Rounds for which somebody is trusted to run who does not read as preempted, or of whom nothing is known.
     pub(crate) trust: u32,
 }
 
@@ -111,7 +110,7 @@ impl Waiter {
             Seen::Running => {
                 // The yields did their work, on a CPU that is not ours. If it is preempted again, that is another story.
                 self.yields = 0;
-                if can.halts && self.rounds >= TRUSTED_ROUNDS { Step::Halt } else { Step::Pause }
+                if can.halts && self.rounds >= can.trust { Step::Halt } else { Step::Pause }
             }
             Seen::Unknown if can.halts && self.rounds >= can.trust => Step::Halt,
             Seen::Unknown => Step::Pause,
@@ -138,6 +137,7 @@ impl Waiter {
 
 #[cfg(all(test, not(pvlock_loom)))]
 mod tests {
+    use super::budget::TRUSTED_ROUNDS;
     use super::*;
 
     const ALL: Abilities = Abilities { yields: true, yields_first: 1, halts: true, trust: TRUSTED_ROUNDS };

@@ -137,7 +137,8 @@ struct Turn<'a> {
 impl Waited for Turn<'_> {
     const HALTS: bool = true;
     const YIELDS_FIRST: bool = true;
-    /// Of a writer without a number too: what is unknown looks alike.
+    /// A writer too: on hosts where the holder does not read as preempted when it was taken off its CPU by a kick of its own, this keeps twice the
+    /// throughput of 16 vCPUs on two CPUs.
     const TRUST: u32 = READER_TRUST;
 
     /// Who the readers are is not known; a waiter then spins for a bounded time and halts.
