@@ -92,6 +92,20 @@ fn no_qemu_and_no_way_to_get_it() {
     }
 }
 
+#[test]
+fn what_no_package_can_mend_is_said_before_any_is_installed() {
+    let empty = tempfile::tempdir().unwrap();
+    for (arguments, words) in [
+        (["run", "probe", "--accel", "tcg", "--cpus", "1000"].as_slice(), "only the nested back end can make up more"),
+        (&["run", "probe", "--accel", "nested", "--cpus", "100"], "more than the nested back end's"),
+        (&["demo", "--accel", "kvm", "--cpus", "100"], "only the nested back end can make up more"),
+    ] {
+        let mut command = xtask(arguments);
+        command.env("PATH", empty.path());
+        fails_with(command, words);
+    }
+}
+
 /// A folder with a program that passes for QEMU, and a `PATH` on which it comes first.
 fn fake_qemu(script: &str) -> (TempDir, OsString) {
     let folder = tempfile::tempdir().unwrap();

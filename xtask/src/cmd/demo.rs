@@ -75,6 +75,7 @@ impl Args {
             self.machine.cpus,
             pvlock::MAX_CPUS
         );
+        self.machine.check()?;
         let json = self.json.as_deref().map(Output::check).transpose()?;
         let chart_path =
             self.svg.clone().map_or_else(|| Ok(cargo::target_dir()?.join("overcommit.svg")), anyhow::Ok)?;

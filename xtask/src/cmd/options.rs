@@ -43,6 +43,15 @@ fn cpu_flags(text: &str) -> Result<String, String> {
 }
 
 impl Machine {
+    /// Refuses what no installed package can make right, so that nothing is installed or built for it.
+    pub fn check(&self) -> Result<()> {
+        match self.accel {
+            Accel::Kvm | Accel::Tcg => machine::first_cpus(self.cpus).map(drop),
+            Accel::Nested => self.check_nested_cpus(),
+            Accel::Auto => machine::first_cpus(self.cpus).map(drop).or_else(|_| self.check_nested_cpus()),
+        }
+    }
+
     /// Finds the back end and says which it is and why.
     pub fn backend(&self) -> Result<Backend> {
         let backend = Backend::choose(self.accel)?;
@@ -59,14 +68,19 @@ impl Machine {
         if kind != Kind::Nested {
             return machine::first_cpus(self.cpus).map(drop);
         }
+        self.check_nested_cpus()?;
+        if self.cpus > here {
+            eprintln!("--cpus {} is more than the {here} CPUs of this machine: they are emulated in turn", self.cpus);
+        }
+        Ok(())
+    }
+
+    fn check_nested_cpus(&self) -> Result<()> {
         anyhow::ensure!(
             self.cpus <= MOST_NESTED_CPUS,
             "--cpus {} is more than the nested back end's {MOST_NESTED_CPUS}",
             self.cpus
         );
-        if self.cpus > here {
-            eprintln!("--cpus {} is more than the {here} CPUs of this machine: they are emulated in turn", self.cpus);
-        }
         Ok(())
     }
 }

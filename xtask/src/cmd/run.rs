@@ -83,6 +83,7 @@ struct StampedRecord {
 impl Args {
     pub fn run(self) -> Result<()> {
         image::require(&self.example)?;
+        self.machine.check()?;
         let json = self.json.as_deref().map(Output::check).transpose()?;
         setup::ensure_qemu()?;
         if self.example == hal_client::NAME {
