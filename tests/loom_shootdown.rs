@@ -156,24 +156,36 @@ impl<'a, const N: usize> Running<'a, N> {
     fn take_interrupts(&mut self) {
         // ORDERING: Acquire, pair MODEL-INTERRUPT (Release in `interrupt`).
         if VCPUS[self.me].interrupted.swap(false, Acquire) {
-            SHOOTDOWN.serve(cpu(self.me), || {
-                // Up to the flush an entry may be used: nobody may have taken it for flushed yet.
-                for (mapping, entry) in self.mappings.iter().zip(&mut self.tlb) {
-                    if entry.take() == Some(1) {
-                        // SAFETY: mapped, as the TLB says: that is what the model checks.
-                        mapping.old.with(|page| unsafe { *page });
-                    }
-                }
-            });
+            self.serve();
         }
+    }
+
+    fn serve(&mut self) {
+        SHOOTDOWN.serve(cpu(self.me), || {
+            // Up to the flush an entry may be used: nobody may have taken it for flushed yet.
+            for (mapping, entry) in self.mappings.iter().zip(&mut self.tlb) {
+                if entry.take() == Some(1) {
+                    // SAFETY: mapped, as the TLB says: that is what the model checks.
+                    mapping.old.with(|page| unsafe { *page });
+                }
+            }
+        });
     }
 
     /// The host takes the CPU away, and gives it back.
     fn preempt(&mut self) {
-        let byte = &VCPUS[self.me].byte;
-        // ORDERING: Release, pair HOST-FLUSH.
-        byte.store(PREEMPTED, Release);
+        self.switch_out();
         thread::yield_now();
+        self.switch_in();
+    }
+
+    fn switch_out(&self) {
+        // ORDERING: Release, pair HOST-FLUSH.
+        VCPUS[self.me].byte.store(PREEMPTED, Release);
+    }
+
+    fn switch_in(&mut self) {
+        let byte = &VCPUS[self.me].byte;
         // ORDERING: AcqRel, pair HOST-FLUSH.
         let found = byte.swap(0, AcqRel);
         assert!(found & PREEMPTED != 0, "a mark without the preempted bit");
@@ -194,6 +206,14 @@ impl<'a, const N: usize> Running<'a, N> {
 
 /// One target that is preempted between two uses of the page, and `requesters` with a page each.
 fn shoot<const MARKS: bool>(requesters: usize) {
+    shoot_at::<MARKS>(requesters, |target| {
+        target.preempt();
+        target.take_interrupts();
+    });
+}
+
+/// One target that does `between` two uses of the page, and `requesters` with a page each.
+fn shoot_at<const MARKS: bool>(requesters: usize, between: fn(&mut Running<'_, 2>)) {
     let shared = Arc::new((AtomicU32::new(0), [Mapping::new(), Mapping::new()]));
     let requests: Vec<_> = (0..requesters)
         .map(|index| {
@@ -207,8 +227,7 @@ fn shoot<const MARKS: bool>(requesters: usize) {
         .collect();
     let mut target = Running::new(2, [&shared.1[0], &shared.1[1]]);
     target.access();
-    target.preempt();
-    target.take_interrupts();
+    between(&mut target);
     target.access();
     target.serve_until(&shared.0, requesters as u32);
     requests.into_iter().for_each(|request| request.join().unwrap());
@@ -232,6 +251,49 @@ fn a_mark_serves_the_requests_of_others() {
 fn without_marks_all_are_asked() {
     model(2, || shoot::<false>(1));
     model(0, || shoot::<false>(2));
+}
+
+/// As in [`Cpu::relax`], with interrupts off: of the page table it knows by the request alone.
+#[test]
+fn a_target_that_answers_without_its_interrupt_sees_the_page_table() {
+    model(2, || shoot_at::<false>(1, |target| target.serve()));
+}
+
+/// The earlier request has its number and has not asked yet when the target flushes for the later one, which is why the later one has to
+/// have seen the earlier one's page table. One thread is the target (CPU 2) and the later requester (1), whom it trusts.
+fn serve_a_later_request<const MARKS: bool>() {
+    let shared = Arc::new((AtomicU32::new(0), Mapping::new()));
+    let earlier = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            ME.with(|me| me.set(Some(cpu(0))));
+            shared.1.unmap::<MARKS>(&[2]);
+            shared.0.fetch_add(1, Release);
+        })
+    };
+    let mut target = Running::new(2, [&shared.1]);
+    target.access();
+    if MARKS {
+        target.switch_out();
+    }
+    ME.with(|me| me.set(Some(cpu(1))));
+    SHOOTDOWN.flush_others::<Kernel<MARKS>>([cpu(2)], |_| target.serve());
+    if MARKS {
+        target.switch_in();
+    }
+    target.access();
+    target.serve_until(&shared.0, 1);
+    earlier.join().unwrap();
+}
+
+#[test]
+fn a_flush_for_a_later_request_serves_the_earlier_too() {
+    model(3, serve_a_later_request::<false>);
+}
+
+#[test]
+fn a_mark_for_a_later_request_serves_the_earlier_too() {
+    model(3, serve_a_later_request::<true>);
 }
 
 #[test]

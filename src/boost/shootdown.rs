@@ -175,7 +175,7 @@ impl Shootdown {
     #[inline]
     pub fn serve(&self, me: CpuId, flush: impl FnOnce()) -> bool {
         let progress = &self.cpus[me.index()];
-        // ORDERING: Acquire, pair SHOOT-ASK (AcqRel in `ask`): the page tables of that request and of all lower ones are seen by what
+        // ORDERING: Acquire, pair SHOOT-ASK (Release in `ask`): the page tables of that request and of all lower ones are seen by what
         //   `flush` lets in again.
         let asked = progress.asked.load(Acquire);
         // ORDERING: Relaxed. If another CPU's mark has raised it, the host's flush came before this CPU ran again, so before this load.
@@ -190,8 +190,10 @@ impl Shootdown {
 
     /// Asks `cpu` to flush for request `number`.
     fn ask(&self, cpu: CpuId, number: u64) {
-        // ORDERING: AcqRel, pair SHOOT-ASK (Acquire in `serve`). A locked instruction, so also before the interrupt, however that is sent.
-        self.cpus[cpu.index()].asked.fetch_max(number, AcqRel);
+        // ORDERING: Release, pair SHOOT-ASK (Acquire in `serve`). Not Acquire too: the page tables of lower requests that have asked before
+        //   are passed on by this read-modify-write, and those of such as have not yet are seen since SHOOT-NUMBER. A locked instruction, so
+        //   also before the interrupt, however that is sent.
+        self.cpus[cpu.index()].asked.fetch_max(number, Release);
     }
 
     /// Whether request `number` need not wait for `cpu`: it has been flushed, or has not been asked at all (it was added to the set later).
