@@ -190,7 +190,8 @@ impl Help {
             return;
         };
         let Some(me) = self.me.filter(|_| able::<C>() && self.yield_in == 0) else { return };
-        // Asked again, since the look at all the others may have taken long.
+        // Asked again, since the look at all the others may have taken long: a yield to one who runs is an exit for nothing, and counts as
+        // one that did nothing.
         if !may_yield::<C>(me) || answers.has_answered(target) || !C::Hypervisor::is_preempted(target) {
             return;
         }
@@ -204,5 +205,138 @@ impl Help {
                 self.back_off = (self.back_off * 2).min(LOOKS_MAX);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(pvlock_loom)))]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// CPU 0 waits, without a memory of its yields. The test says who is preempted and what a yield does.
+    enum Kernel {}
+
+    thread_local! {
+        static PREEMPTED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+        static OUTCOME: Cell<Yielded> = const { Cell::new(Yielded::Nothing) };
+        static YIELDED_TO: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+
+    impl Cpu for Kernel {
+        type Hypervisor = Kernel;
+        fn current() -> Option<CpuId> {
+            CpuId::new(0)
+        }
+    }
+
+    impl Hypervisor for Kernel {
+        const BAILS_OUT: bool = false;
+        fn sees_preempted() -> bool {
+            true
+        }
+        fn is_preempted(cpu: CpuId) -> bool {
+            PREEMPTED.with_borrow(|preempted| preempted.contains(&cpu.index()))
+        }
+        fn can_yield() -> bool {
+            true
+        }
+        fn yield_to(_: CpuId, target: CpuId) -> Yielded {
+            YIELDED_TO.set(Some(target.index()));
+            OUTCOME.get()
+        }
+        fn can_halt() -> bool {
+            false
+        }
+        fn may_halt(_: CpuId) -> bool {
+            false
+        }
+        fn halt(_: bool) {}
+        fn kick(_: CpuId) {}
+    }
+
+    fn preempt(cpus: &[usize]) {
+        PREEMPTED.set(cpus.to_vec());
+    }
+
+    fn new_help() -> Help {
+        Help::new(Kernel::current())
+    }
+
+    /// Looks at CPUs 1 and 2; returns whom it yielded to.
+    fn look(help: &mut Help, mut has_answered: impl FnMut(usize) -> bool) -> Option<usize> {
+        let targets = [1, 2].map(|index| CpuId::new(index).unwrap());
+        let has_answered = |cpu: CpuId| has_answered(cpu.index());
+        let mut answers = Told { has_answered, rounds: 0, every: u64::MAX, report: |_| () };
+        help.look::<Kernel>(targets.into_iter(), &mut answers);
+        YIELDED_TO.take()
+    }
+
+    /// Looks up to and with the next that yields, while nobody answers.
+    fn looks_until_yield(help: &mut Help) -> u32 {
+        (1..10_000).find(|_| look(help, |_| false).is_some()).expect("no yield any more")
+    }
+
+    #[test]
+    fn does_not_yield_to_one_who_runs_again_when_the_others_have_been_looked_at() {
+        let mut help = new_help();
+        preempt(&[1, 2]);
+        let ends_while_2_is_looked_at = |cpu| {
+            if cpu == 2 {
+                preempt(&[2]);
+            }
+            false
+        };
+        assert_eq!(look(&mut help, ends_while_2_is_looked_at), None);
+        // Nobody was boosted, so there is nothing to wait for.
+        assert_eq!(look(&mut help, |_| false), Some(2));
+    }
+
+    #[test]
+    fn does_not_yield_to_one_who_has_answered_when_the_others_have_been_looked_at() {
+        let (mut help, answered) = (new_help(), Cell::new(false));
+        preempt(&[1, 2]);
+        let answers_while_2_is_looked_at = |cpu| {
+            answered.set(answered.get() || cpu == 2);
+            cpu == 1 && answered.get()
+        };
+        assert_eq!(look(&mut help, answers_while_2_is_looked_at), None);
+        assert_eq!(look(&mut help, |cpu| cpu == 1), Some(2));
+    }
+
+    #[test]
+    fn fruitless_yields_are_twice_as_far_apart_each_time_up_to_a_limit() {
+        let mut help = new_help();
+        preempt(&[1, 2]);
+        assert_eq!(looks_until_yield(&mut help), 1);
+        let mut gap = LOOKS_MIN;
+        while gap < LOOKS_MAX {
+            assert_eq!(looks_until_yield(&mut help), gap);
+            gap *= 2;
+        }
+        (0..3).for_each(|_| assert_eq!(looks_until_yield(&mut help), LOOKS_MAX));
+    }
+
+    #[test]
+    fn a_yield_that_moved_the_caller_ends_the_back_off() {
+        let mut help = new_help();
+        preempt(&[1, 2]);
+        (0..3).for_each(|_| _ = looks_until_yield(&mut help));
+        OUTCOME.set(Yielded::Moved);
+        assert_eq!(looks_until_yield(&mut help), 4 * LOOKS_MIN);
+        assert_eq!(looks_until_yield(&mut help), 1);
+        OUTCOME.set(Yielded::Nothing);
+        assert_eq!([(); 3].map(|()| looks_until_yield(&mut help)), [1, LOOKS_MIN, 2 * LOOKS_MIN]);
+    }
+
+    #[test]
+    fn a_look_that_finds_nobody_off_a_cpu_ends_the_back_off() {
+        let mut help = new_help();
+        preempt(&[1, 2]);
+        (0..3).for_each(|_| _ = looks_until_yield(&mut help));
+        // The last yield has done its work on another CPU.
+        preempt(&[]);
+        assert_eq!(look(&mut help, |_| false), None);
+        preempt(&[2]);
+        assert_eq!([(); 3].map(|()| looks_until_yield(&mut help)), [1, LOOKS_MIN, 2 * LOOKS_MIN]);
     }
 }

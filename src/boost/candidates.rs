@@ -139,6 +139,16 @@ mod tests {
         static ASKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     }
 
+    /// CPU 0 of a guest on that host.
+    enum Kernel {}
+
+    impl Cpu for Kernel {
+        type Hypervisor = Host;
+        fn current() -> Option<CpuId> {
+            CpuId::new(0)
+        }
+    }
+
     impl Hypervisor for Host {
         fn sees_preempted() -> bool {
             true
@@ -214,6 +224,20 @@ mod tests {
         asked.sort_unstable();
         asked.dedup();
         assert_eq!(asked, (1..MAX_CPUS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn boosts_go_on_where_the_last_search_in_vain_has_ended() {
+        LIMIT.set(MAX_CPUS);
+        PREEMPTED.take();
+        ASKED.take();
+        for _ in 0..MAX_CPUS.div_ceil(SEARCH) {
+            assert_eq!(boost_any::<Kernel>(), Boost::NobodyPreempted);
+        }
+        let mut asked = ASKED.take();
+        asked.sort_unstable();
+        asked.dedup();
+        assert_eq!(asked, (1..MAX_CPUS).collect::<Vec<_>>(), "each search looks at the same CPUs");
     }
 
     #[test]
