@@ -304,6 +304,14 @@ mod tests {
     }
 
     #[test]
+    fn neighbours_are_boosted_in_turn() {
+        let mut help = new_help();
+        preempt(&[1, 2]);
+        OUTCOME.set(Yielded::Moved);
+        assert_eq!([(); 4].map(|()| look(&mut help, |_| false)), [1, 2, 1, 2].map(Some));
+    }
+
+    #[test]
     fn fruitless_yields_are_twice_as_far_apart_each_time_up_to_a_limit() {
         let mut help = new_help();
         preempt(&[1, 2]);
